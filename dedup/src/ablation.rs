@@ -83,9 +83,10 @@ pub(crate) enum Broken {
     ChangePolicyAtOnce,
     /// A pack is freed with the first of its fragments that goes, and not with the last one.
     FreePackInUse,
-    /// Metadata opens whatever the drives' labels say (an older copy goes on where a newer one was).
+    /// Metadata opens whatever the drives' labels say (an older copy, or an import of an older epoch, goes on where a newer one
+    /// was).
     EpochIgnored,
-    /// That a drive is offline is not written down (old data come back from it).
+    /// Changes are acknowledged before it is durable that a drive which lacks them is offline (old data come back from it).
     ForgetOffline,
     /// A rebuild does not wait for writes that began before it, and did not go to its drive.
     RebuildBesideWrites,
@@ -96,6 +97,8 @@ pub(crate) enum Broken {
     /// A copy that is being made counts though a write missed it (lost data). No story of the simulation is so unlucky:
     /// `background::moving` has a test of its own.
     MissIncoming,
+    /// The old place of a segment is free before its new copy is made and proven (lost data).
+    FreeBeforeProven,
     /// A copy that is being made counts before what was copied to it is on stable storage.
     MoveUnflushed,
     /// A segment is copied beside writes that began before, and did not go to the new place.

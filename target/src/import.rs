@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dedup::ErrorKind;
 use drives::{Drive, DriveError, OpenOptions};
-use meta::{Importable, Label, MetadataArea, PoolDir, PoolIdentity};
+use meta::{Importable, Label, MayBeOlder, MetadataArea, PoolDir, PoolIdentity};
 use reactor::ReactorThread;
 use subsystem::errors::Failure;
 use uuid::Uuid;
@@ -187,25 +187,23 @@ fn check_owner(found: &Importable, named: &[Named], force: Option<&str>) -> Resu
             "--force names the pool '{force}', and the drives are of the pool '{name}'"
         )));
     }
-    if let Some(index) = found.missing().first() {
-        let drive = found.identity().drives.get(usize::from(*index));
-        let path = drive.map_or_else(String::new, |drive| drive.path.display().to_string());
-        return Err(Failure::invalid(format!(
-            "drive number {} of the pool ('{path}') was not named, and may hold newer metadata: name it too; if it is lost, \
-             import without it: --force {name}",
-            u32::from(*index) + 1
-        )));
+    let uname = rustix::system::uname();
+    match found.check_newest(newest, &uname.nodename().to_string_lossy()) {
+        Ok(()) => Ok(()),
+        Err(MayBeOlder::Missing(index)) => {
+            let drive = found.identity().drives.get(usize::from(index));
+            let path = drive.map_or_else(String::new, |drive| drive.path.display().to_string());
+            Err(Failure::invalid(format!(
+                "drive number {} of the pool ('{path}') was not named, and may hold newer metadata: name it too; if it is lost, \
+                 import without it: --force {name}",
+                u32::from(index) + 1
+            )))
+        }
+        Err(MayBeOlder::Open(machine)) => Err(Failure::unavailable(format!(
+            "the machine '{machine}' opened the pool last and did not close it: it may have it open; stop the pool there, or, if \
+             that machine is gone for good, import it all the same: --force {name}"
+        ))),
     }
-    let here = rustix::system::uname();
-    let is_here = newest.machine == here.nodename().to_string_lossy();
-    if !is_here && !found.is_closed() {
-        return Err(Failure::unavailable(format!(
-            "the machine '{}' opened the pool last and did not close it: it may have it open; stop the pool there, or, if that \
-             machine is gone for good, import it all the same: --force {name}",
-            newest.machine
-        )));
-    }
-    Ok(())
 }
 
 /// The identity with the paths that were named, and the paths of drives that were not.

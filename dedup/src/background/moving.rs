@@ -72,6 +72,10 @@ pub(super) async fn copy(
         drives.gate.drain().await;
     }
     for first in windows(segment) {
+        #[cfg(test)]
+        if crate::ablation::is(crate::ablation::Broken::FreeBeforeProven) {
+            break;
+        }
         let found = blocks_to_scrub(shared, first).await?;
         let blocks = found.into_iter().map(|(pba, _)| pba);
         let blocks: Vec<Pba> = blocks.filter(|pba| segment_of(*pba) == segment).collect();

@@ -37,13 +37,17 @@ pub(super) async fn find(parts: &EngineParts) -> Result<(DriveList, NewSegments)
         let settings = store.settings()?;
         let emptying = emptying_of(&settings, sizes.len());
         let conditions = conditions_of(&settings, sizes.len());
+        let mut avoided = avoided(&emptying, &conditions);
+        // One that is not there is offline from here on, and what is laid there alone could not be read.
+        let absent = (0u16..).zip(&sizes).filter(|(_, size)| size.is_none());
+        avoided.extend(absent.map(|(index, _)| index));
         let wanted = Wanted {
             drives: &sizes,
             copies,
             changed_copies: copies_of(&settings),
             domains: &domains,
             added: None,
-            avoided: &avoided(&emptying, &conditions),
+            avoided: &avoided,
             resting: &[],
             epoch: store.checkpoint()?.epoch,
         };

@@ -88,7 +88,7 @@ pub(crate) enum OlderCopy<'a> {
 
 impl<'a> Labels<'a> {
     /// Reads the labels, and proves that each is its drive's. Nothing is read without `pool`: its drives have none. A drive
-    /// that cannot be read is offline from here on, in memory, if others have all of its data.
+    /// that cannot be read is offline from here on, in memory, if others have all of its data, or it has none.
     ///
     /// # Errors
     /// Names the drive whose label cannot be read, or is another's.
@@ -108,7 +108,7 @@ impl<'a> Labels<'a> {
                     let chosen = label.verify(Path::new(drive.name()), &first, &second)?;
                     found.push((index, chosen));
                 }
-                Err(error) if drives.has_copies() && drives.is_spare(index) => {
+                Err(error) if drives.is_spare(index) => {
                     let drive = drive.name();
                     tracing::error!(drive, %error, "its label cannot be read: the pool opens without the drive");
                     drives.set_condition(index, Condition::Failed);

@@ -33,7 +33,7 @@ pub(super) struct Copy {
     life: u64,
 }
 
-fn copy_of(media: &MemoryMedia) -> MemoryMedia {
+pub(super) fn copy_of(media: &MemoryMedia) -> MemoryMedia {
     let mut bytes = vec![0; media.capacity() as usize];
     let copy = MemoryMedia::new(media.capacity());
     media.read_at(0, &mut bytes).expect("a journal in memory");

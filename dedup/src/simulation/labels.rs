@@ -86,7 +86,7 @@ impl Story {
         let drives = (0u16..).zip(&self.drives);
         PoolLabels {
             drives: drives
-                .map(|(index, drive)| label(index, drive.blocks()))
+                .map(|(index, drive)| self.losses.label(index, drive.blocks()))
                 .collect(),
             opening: Opening {
                 id: Uuid::from_u128(self.openings.get()),
@@ -174,7 +174,7 @@ impl Story {
         }
     }
 
-    fn label_of(&mut self, drive: &Arc<ShakyDrive>) -> ChosenLabel {
+    pub(super) fn label_of(&self, drive: &Arc<ShakyDrive>) -> ChosenLabel {
         let slot: Rc<RefCell<Option<ChosenLabel>>> = Rc::default();
         let (found, drive, pool) = (slot.clone(), drive.copy(), self.pool.clone());
         let read = async move {
@@ -190,11 +190,9 @@ impl Story {
     }
 
     /// The latest epoch on a label.
-    pub(super) fn newest_epoch(&mut self) -> u32 {
-        let drives = self.drives.clone();
-        let epochs = drives
-            .iter()
-            .map(|drive| self.label_of(drive).label.epoch());
+    pub(super) fn newest_epoch(&self) -> u32 {
+        let drives = self.drives.iter();
+        let epochs = drives.map(|drive| self.label_of(drive).label.epoch());
         epochs.max().unwrap_or(0)
     }
 
@@ -210,7 +208,7 @@ impl Story {
         self.world.borrow_mut().tally.outdated += 1;
     }
 
-    fn expect_older_copy(&mut self, parts: EngineParts) {
+    pub(super) fn expect_older_copy(&mut self, parts: EngineParts) {
         let slot: Rc<RefCell<Option<Result<Arc<Engine>>>>> = Rc::default();
         let result = slot.clone();
         let open = async move { *result.borrow_mut() = Some(Engine::open(parts).await) };

@@ -32,6 +32,18 @@ pub(super) struct Tally {
     pub(super) offline: u64,
     /// Drives that came online again.
     pub(super) rebuilt: u64,
+    /// Drives that were lost with a crash, and those without which the pool did not open.
+    pub(super) lost: u64,
+    pub(super) lost_refused: u64,
+    /// Lost drives that came back as they were, and those that others took the place of.
+    pub(super) returned: u64,
+    pub(super) replaced: u64,
+    /// Pools that were imported from their drives, and of these those where a drive that holds the same was lost.
+    pub(super) imports: u64,
+    pub(super) imports_forced: u64,
+    /// Imports that were refused, because a lost drive holds something newer, and of metadata from before an opening.
+    pub(super) imports_refused: u64,
+    pub(super) imports_older: u64,
     /// Segments that were moved, withdrawn or placed, and drives that were found empty.
     pub(super) moved: u64,
     pub(super) emptied: u64,
@@ -91,6 +103,14 @@ impl std::ops::AddAssign for Tally {
         self.mirrored += other.mirrored;
         self.offline += other.offline;
         self.rebuilt += other.rebuilt;
+        self.lost += other.lost;
+        self.lost_refused += other.lost_refused;
+        self.returned += other.returned;
+        self.replaced += other.replaced;
+        self.imports += other.imports;
+        self.imports_forced += other.imports_forced;
+        self.imports_refused += other.imports_refused;
+        self.imports_older += other.imports_older;
         self.moved += other.moved;
         self.emptied += other.emptied;
         self.redundancies += other.redundancies;

@@ -1,5 +1,6 @@
 //! The blocks of a drive that keep metadata, seen from here.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,15 +56,21 @@ pub(crate) fn beyond(area: &dyn MetadataArea, block: u64, blocks: u64) -> io::Er
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-/// An area in memory, for tests. What was written and not flushed can be lost, and it can stop to take writes, or lie.
+/// Bytes that a drive writes as one: what a loss of power keeps or loses.
+const SECTOR: usize = 512;
+
+/// An area in memory, for tests and simulations. What was written and not flushed can be lost, and it can stop to take writes,
+/// or lie. It takes memory for blocks that were written only.
 pub struct MemoryArea {
+    blocks: u64,
     state: Mutex<Memory>,
 }
 
+#[derive(Clone, Default)]
 struct Memory {
-    stable: Vec<u8>,
-    /// As it is read.
-    now: Vec<u8>,
+    stable: BTreeMap<u64, Vec<u8>>,
+    /// What was written to each block since the last flush, the last one as it is read.
+    unflushed: BTreeMap<u64, Vec<Vec<u8>>>,
     /// Writes and flushes that it still takes; `None`: any number.
     left: Option<u64>,
     /// It says that it took writes, and does not.
@@ -74,18 +81,27 @@ impl MemoryArea {
     /// An area of so many blocks of zeros.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
-        let bytes = vec![0; blocks as usize * BLOCK];
         Self {
-            state: Mutex::new(Memory {
-                stable: bytes.clone(),
-                now: bytes,
-                left: None,
-                forgets: false,
-            }),
+            blocks,
+            state: Mutex::default(),
         }
     }
 
-    /// From now on it takes so many writes and flushes, and fails all others.
+    /// The area as it is read now, apart from this one, and flushed; it takes all writes.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let mut state = self.lock().clone();
+        state.flush();
+        state.left = None;
+        state.forgets = false;
+        Self {
+            blocks: self.blocks,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// From now on it takes so many writes and flushes, and fails all others. Of the first write that fails it takes the first
+    /// half.
     pub fn fail_after(&self, count: Option<u64>) {
         self.lock().left = count;
     }
@@ -95,45 +111,79 @@ impl MemoryArea {
         self.lock().forgets = true;
     }
 
-    /// Power is lost: of what was not flushed only the blocks that `keeps` is told to keep are there.
+    /// Power is lost: of each write that was not flushed only the sectors that `keeps` is told to keep are there.
     pub fn lose_power(&self, mut keeps: impl FnMut() -> bool) {
         let mut state = self.lock();
-        let state = &mut *state;
-        let blocks = state.stable.chunks_mut(BLOCK).zip(state.now.chunks(BLOCK));
-        for (stable, now) in blocks {
-            if stable != now && keeps() {
-                stable.copy_from_slice(now);
+        for (block, versions) in std::mem::take(&mut state.unflushed) {
+            let stable = state.stable.entry(block).or_insert_with(|| vec![0; BLOCK]);
+            for version in versions {
+                let sectors = stable.chunks_mut(SECTOR).zip(version.chunks(SECTOR));
+                for (stable, written) in sectors {
+                    if keeps() {
+                        stable.copy_from_slice(written);
+                    }
+                }
             }
         }
-        state.now.clone_from(&state.stable);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn range(&self, block: u64, len: usize) -> io::Result<std::ops::Range<usize>> {
+    /// The numbers of the blocks of an access.
+    fn range(&self, block: u64, len: usize) -> io::Result<std::ops::Range<u64>> {
         let blocks = (len / BLOCK) as u64;
-        let end = block.checked_add(blocks);
-        if !len.is_multiple_of(BLOCK) || end.is_none_or(|end| end > self.blocks()) {
-            return Err(beyond(self, block, blocks));
+        let end = block.checked_add(blocks).filter(|end| *end <= self.blocks);
+        match end.filter(|_| len.is_multiple_of(BLOCK)) {
+            Some(end) => Ok(block..end),
+            None => Err(beyond(self, block, blocks)),
         }
-        let start = block as usize * BLOCK;
-        Ok(start..start + len)
     }
 }
 
+/// What becomes of a write or a flush.
+enum Taken {
+    Whole,
+    /// The first one that is not taken.
+    Half,
+    Nothing,
+}
+
 impl Memory {
-    fn takes(&mut self) -> io::Result<()> {
+    fn take(&mut self) -> Taken {
         match &mut self.left {
-            None => Ok(()),
-            Some(0) => Err(io::Error::other("it takes no more")),
+            None => Taken::Whole,
+            Some(u64::MAX) => Taken::Nothing,
             Some(left) => {
-                *left -= 1;
-                Ok(())
+                *left = left.wrapping_sub(1);
+                match *left {
+                    u64::MAX => Taken::Half,
+                    _ => Taken::Whole,
+                }
             }
         }
     }
+
+    fn put(&mut self, blocks: impl Iterator<Item = u64>, bytes: &[u8]) {
+        if self.forgets {
+            return;
+        }
+        for (block, bytes) in blocks.zip(bytes.chunks(BLOCK)) {
+            let versions = self.unflushed.entry(block).or_default();
+            versions.push(bytes.to_vec());
+        }
+    }
+
+    fn flush(&mut self) {
+        for (block, mut versions) in std::mem::take(&mut self.unflushed) {
+            self.stable.extend(versions.pop().map(|last| (block, last)));
+        }
+    }
+}
+
+fn refused() -> io::Error {
+    io::Error::other("it takes no more")
 }
 
 impl MetadataArea for MemoryArea {
@@ -142,34 +192,50 @@ impl MetadataArea for MemoryArea {
     }
 
     fn blocks(&self) -> u64 {
-        (self.lock().now.len() / BLOCK) as u64
+        self.blocks
     }
 
     fn read(&self, block: u64, bytes: &mut [u8]) -> io::Result<()> {
         let range = self.range(block, bytes.len())?;
-        bytes.copy_from_slice(&self.lock().now[range]);
+        let state = self.lock();
+        for (block, bytes) in range.zip(bytes.chunks_mut(BLOCK)) {
+            let written = state.unflushed.get(&block).and_then(|all| all.last());
+            match written.or_else(|| state.stable.get(&block)) {
+                Some(content) => bytes.copy_from_slice(content),
+                None => bytes.fill(0),
+            }
+        }
         Ok(())
     }
 
     fn write(&self, block: u64, bytes: Arc<Vec<u8>>) -> PendingIo {
         let written = self.range(block, bytes.len()).and_then(|range| {
             let mut state = self.lock();
-            state.takes()?;
-            if !state.forgets {
-                state.now[range].copy_from_slice(&bytes);
+            match state.take() {
+                Taken::Whole => {
+                    state.put(range, &bytes);
+                    Ok(())
+                }
+                Taken::Half => {
+                    let half = (range.end - range.start) / 2;
+                    state.put(range.take(half as usize), &bytes);
+                    Err(refused())
+                }
+                Taken::Nothing => Err(refused()),
             }
-            Ok(())
         });
         PendingIo::new(move || written)
     }
 
     fn flush(&self) -> PendingIo {
         let mut state = self.lock();
-        let taken = state.takes();
-        if taken.is_ok() {
-            let Memory { stable, now, .. } = &mut *state;
-            stable.clone_from(now);
-        }
+        let taken = match state.take() {
+            Taken::Whole => {
+                state.flush();
+                Ok(())
+            }
+            Taken::Half | Taken::Nothing => Err(refused()),
+        };
         PendingIo::new(move || taken)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use uuid::Uuid;
 
@@ -14,13 +14,14 @@ use super::base;
 use super::change::Change;
 use super::layout::Superblock;
 use super::log::{Place, frame_blocks, read_frame};
-use super::members::redo;
-use super::state::mark_setting;
+use super::members::{lock, redo};
+use super::state::Mark;
 use crate::backup::BackupFolder;
 use crate::error::MetaError;
 use crate::identity::PoolIdentity;
-use crate::journal::{FileMedia, Journal, JournalConfig, JournalMedia};
-use crate::store::{RocksOptions, RocksStore, Store, raw};
+use crate::journal::{Journal, JournalConfig, JournalMedia, MemoryMedia};
+use crate::label::Opening;
+use crate::store::{MemoryStore, RocksOptions, RocksStore, Store, raw};
 use crate::types::Checkpoint;
 
 /// Blocks of the journal's image that are read at a time.
@@ -31,6 +32,15 @@ pub struct Importable {
     /// Drives that hold it, those whose log goes furthest first.
     sources: Vec<Source>,
     missing: Vec<u16>,
+}
+
+/// Why what was found may not be the newest metadata of its pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MayBeOlder {
+    /// The drive with that index holds the same or newer metadata, and is not among the areas.
+    Missing(u16),
+    /// This machine opened the pool last and did not close it: it may have it open.
+    Open(String),
 }
 
 struct Source {
@@ -50,8 +60,13 @@ impl Importable {
     pub fn look(pool: Uuid, areas: &[(u16, Arc<dyn MetadataArea>)]) -> Result<Self, MetaError> {
         let mut found = Vec::new();
         let mut unreadable = Vec::new();
+        let mut looked_at = Vec::new();
         for (index, area) in areas {
-            match Superblock::read(&**area) {
+            let superblock = Superblock::read(&**area);
+            if superblock.is_ok() {
+                looked_at.push(*index);
+            }
+            match superblock {
                 Ok(Some(superblock)) if superblock.pool == pool && superblock.index == *index => {
                     found.push((area.clone(), superblock));
                 }
@@ -75,10 +90,9 @@ impl Importable {
             }
             return Err(MetaError::missing(name, remedy));
         };
-        let missing = first.members.iter().filter(|member| {
-            let mut there = found.iter().map(|(_, superblock)| superblock.index);
-            !there.any(|index| index == **member)
-        });
+        // A drive that is here has nothing newer, also if the loss of power came before its superblock.
+        let missing = first.members.iter();
+        let missing = missing.filter(|member| !looked_at.contains(member));
         let missing = missing.copied().collect();
         let mut sources = Vec::new();
         let mut damaged = None;
@@ -102,6 +116,11 @@ impl Importable {
         }
     }
 
+    /// Indexes of the drives that hold it, those whose log goes furthest first.
+    pub fn drives(&self) -> impl Iterator<Item = u16> + '_ {
+        self.sources.iter().map(|source| source.superblock.index)
+    }
+
     /// Indexes of drives that hold the same metadata, or newer, and are not among the areas.
     pub fn missing(&self) -> &[u16] {
         &self.missing
@@ -111,6 +130,21 @@ impl Importable {
     pub fn is_closed(&self) -> bool {
         let mut sources = self.sources.iter();
         sources.all(|source| source.superblock.is_closed)
+    }
+
+    /// Proves that there is nothing newer, and that no other machine than `machine` has the pool open. `newest`: the last opening
+    /// that the labels of its drives know.
+    ///
+    /// # Errors
+    /// The first reason why that is not certain.
+    pub fn check_newest(&self, newest: &Opening, machine: &str) -> Result<(), MayBeOlder> {
+        if let Some(index) = self.missing.first() {
+            return Err(MayBeOlder::Missing(*index));
+        }
+        match newest.machine == machine || self.is_closed() {
+            true => Ok(()),
+            false => Err(MayBeOlder::Open(newest.machine.clone())),
+        }
     }
 
     /// What the pool is. Its drives have the paths that they had.
@@ -124,9 +158,37 @@ impl Importable {
     /// # Errors
     /// As of a backup; [`MetaError::Corrupt`] if no drive's copy can be read.
     pub fn write(&self, target: &Path, identity: &PoolIdentity) -> Result<PathBuf, MetaError> {
+        self.make(|source| {
+            let folder = BackupFolder::begin(target, identity.clone())?;
+            let into = NewFolder {
+                pool: identity.uuid,
+                folder: &folder,
+            };
+            self.write_to(&into, source)?;
+            folder.finish()
+        })
+    }
+
+    /// Makes store and journal of it in memory, for simulations.
+    ///
+    /// # Errors
+    /// [`MetaError::Corrupt`] if no drive's copy can be read.
+    pub fn to_memory(&self) -> Result<(Arc<MemoryStore>, Arc<MemoryMedia>), MetaError> {
+        self.make(|source| {
+            let into = NewInMemory::new(source.superblock.journal_bytes);
+            self.write_to(&into, source)?;
+            Ok((lock(&into.store).clone(), into.journal))
+        })
+    }
+
+    /// Makes something of the first source that is whole.
+    fn make<T>(
+        &self,
+        mut of_source: impl FnMut(&Source) -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
         let mut last = None;
         for source in &self.sources {
-            match source.write(target, identity, &self.sources) {
+            match of_source(source) {
                 Err(error @ (MetaError::Corrupt { .. } | MetaError::Inconsistent(_))) => {
                     tracing::warn!(
                         drive = source.area.name(),
@@ -138,6 +200,110 @@ impl Importable {
             }
         }
         Err(last.unwrap_or_else(|| MetaError::Invalid("no drive has the metadata".to_owned())))
+    }
+
+    /// Writes store and journal of one source.
+    fn write_to(&self, into: &dyn NewMetadata, source: &Source) -> Result<(), MetaError> {
+        let store = source.write_store(into)?;
+        // What a drive has that is not here may go on from the same change in another way: then all is copied anew.
+        let generation = source.superblock.generation;
+        let mark = match self.missing.is_empty() {
+            true => Mark {
+                generation,
+                change: source.change,
+                end: source.end,
+            },
+            false => Mark::abandoned(generation + 1),
+        };
+        store.put_settings(&mark.setting())?;
+        let checkpoint = store.checkpoint()?;
+        drop(store);
+        let media = into.create_journal(source.superblock.journal_bytes)?;
+        let longest = self.sources.iter().filter_map(|source| {
+            let end = source.journal_end(checkpoint)?;
+            Some((end, source))
+        });
+        let longest = longest.max_by_key(|(end, _)| *end);
+        // Where none is whole, the opening says why.
+        let longest = longest.map_or(source, |(_, source)| source);
+        longest
+            .copy_journal(&*media)
+            .map_err(|error| MetaError::io(media.name(), "write the journal", error))
+    }
+}
+
+/// What is made: a store of rows, which gets the changes of the log, and a journal.
+trait NewMetadata {
+    /// Makes the store of the rows that `rows` puts.
+    fn put_rows(
+        &self,
+        rows: &mut dyn FnMut(&mut raw::Put<'_>) -> io::Result<()>,
+    ) -> Result<(), MetaError>;
+
+    fn open_store(&self) -> Result<Arc<dyn Store>, MetaError>;
+
+    fn create_journal(&self, bytes: u64) -> Result<Arc<dyn JournalMedia>, MetaError>;
+}
+
+struct NewFolder<'a> {
+    pool: Uuid,
+    folder: &'a BackupFolder,
+}
+
+impl NewMetadata for NewFolder<'_> {
+    fn put_rows(
+        &self,
+        rows: &mut dyn FnMut(&mut raw::Put<'_>) -> io::Result<()>,
+    ) -> Result<(), MetaError> {
+        raw::restore(self.folder.store_dir(), |put| rows(put))
+    }
+
+    fn open_store(&self) -> Result<Arc<dyn Store>, MetaError> {
+        let options = RocksOptions::default();
+        let store = RocksStore::open(self.folder.store_dir(), self.pool, options)?;
+        Ok(Arc::new(store))
+    }
+
+    fn create_journal(&self, bytes: u64) -> Result<Arc<dyn JournalMedia>, MetaError> {
+        Ok(Arc::new(self.folder.create_journal(bytes)?))
+    }
+}
+
+struct NewInMemory {
+    store: Mutex<Arc<MemoryStore>>,
+    journal: Arc<MemoryMedia>,
+}
+
+impl NewInMemory {
+    fn new(journal_bytes: u64) -> Self {
+        Self {
+            store: Mutex::default(),
+            journal: Arc::new(MemoryMedia::new(journal_bytes)),
+        }
+    }
+}
+
+impl NewMetadata for NewInMemory {
+    fn put_rows(
+        &self,
+        rows: &mut dyn FnMut(&mut raw::Put<'_>) -> io::Result<()>,
+    ) -> Result<(), MetaError> {
+        let mut all = Vec::new();
+        let put = rows(&mut |key, value| {
+            all.push((key.to_vec(), value.to_vec()));
+            Ok(())
+        });
+        put.map_err(|error| MetaError::io("memory", "make the metadata store", error))?;
+        *lock(&self.store) = Arc::new(MemoryStore::of_rows(&all)?);
+        Ok(())
+    }
+
+    fn open_store(&self) -> Result<Arc<dyn Store>, MetaError> {
+        Ok(lock(&self.store).clone())
+    }
+
+    fn create_journal(&self, _: u64) -> Result<Arc<dyn JournalMedia>, MetaError> {
+        Ok(self.journal.clone())
     }
 }
 
@@ -168,20 +334,16 @@ impl Source {
         })
     }
 
-    fn write(
-        &self,
-        target: &Path,
-        identity: &PoolIdentity,
-        all: &[Self],
-    ) -> Result<PathBuf, MetaError> {
-        let folder = BackupFolder::begin(target, identity.clone())?;
-        let pool = identity.uuid;
+    /// Makes the store of the base, and of the changes of the log.
+    fn write_store(&self, into: &dyn NewMetadata) -> Result<Arc<dyn Store>, MetaError> {
         let damaged = |error: io::Error| {
             MetaError::corrupt(self.area.name(), error.to_string(), "nothing was changed")
         };
         let mut unreadable = None;
-        let restored = raw::restore(folder.store_dir(), |put| {
-            let read = base::read(&*self.area, &self.superblock, |_| Ok(()), put);
+        let restored = into.put_rows(&mut |put| {
+            // There are no hints: the rows must not say that there are.
+            let row = |key: &[u8], value: &[u8]| put(key, &raw::without_hints(key, value));
+            let read = base::read(&*self.area, &self.superblock, |_| Ok(()), row);
             if let Err(error) = &read
                 && error.kind() == io::ErrorKind::InvalidData
             {
@@ -190,29 +352,15 @@ impl Source {
             read
         });
         unreadable.map_or(restored, Err)?;
-        let store = RocksStore::open(folder.store_dir(), pool, RocksOptions::default())?;
+        let store = into.open_store()?;
         each_change(&*self.area, &self.superblock, |change| {
-            redo(&store, &change).map_err(Failed::Store)
+            redo(&*store, &change).map_err(Failed::Store)
         })
         .map_err(|failed| match failed {
             Failed::Drive(error) => damaged(error),
             Failed::Store(error) => error,
         })?;
-        store.put_settings(&mark_setting(&self.superblock, self.change, self.end))?;
-        let checkpoint = store.checkpoint()?;
-        drop(store);
-        let media = folder.create_journal(self.superblock.journal_bytes)?;
-        let longest = all.iter().filter_map(|source| {
-            let end = source.journal_end(checkpoint)?;
-            Some((end, source))
-        });
-        let longest = longest.max_by_key(|(end, _)| *end);
-        // Where none is whole, the opening says why.
-        let longest = longest.map_or(self, |(_, source)| source);
-        longest
-            .copy_journal(&media)
-            .map_err(|error| MetaError::io(media.path(), "write the journal", error))?;
-        folder.finish()
+        Ok(store)
     }
 
     /// The last record of its journal, behind that checkpoint; `None` if it does not fit it.
@@ -231,7 +379,7 @@ impl Source {
         }
     }
 
-    fn copy_journal(&self, media: &FileMedia) -> io::Result<()> {
+    fn copy_journal(&self, media: &dyn JournalMedia) -> io::Result<()> {
         let layout = &self.superblock.layout;
         let mut bytes = vec![0; RUN_BLOCKS as usize * BLOCK];
         for block in (0..layout.journal_blocks).step_by(RUN_BLOCKS as usize) {

@@ -8,11 +8,9 @@ use super::area::{BLOCK, MetadataArea};
 use super::base::{BaseError, ToAreas, Writer};
 use super::dirty::DirtyBlocks;
 use super::layout::Layout;
-use super::members::{COPY_DIR, MetadataOnDrives, RUN_BLOCKS, flush_all, lock, wait_all};
+use super::members::{MetadataOnDrives, RUN_BLOCKS, flush_all, lock, wait_all};
 use super::state::{Log, Member, erase};
 use crate::error::MetaError;
-use crate::journal::JournalMedia;
-use crate::store::{Store, raw};
 
 impl MetadataOnDrives {
     /// Makes areas members that are not, each with the index of its drive, as far as members are wanted: copies all to them. The
@@ -34,7 +32,7 @@ impl MetadataOnDrives {
             return Ok(());
         };
         let made = self.write_base(&base);
-        self.remove_copy()?;
+        self.folder.drop_rows()?;
         let mut syncing = lock(&self.syncing);
         let since = syncing.since.take();
         let mut state = lock(&self.state);
@@ -85,7 +83,7 @@ impl MetadataOnDrives {
     }
 
     fn unreadable(&self, error: io::Error) -> MetaError {
-        MetaError::io(self.journal.path(), "read the journal", error)
+        MetaError::io(self.journal().name(), "read the journal", error)
     }
 
     /// Copies the store, and lets those that join have the log from here on. `None`: there is nobody to make a base for.
@@ -132,7 +130,11 @@ impl MetadataOnDrives {
             let Some(blocks) = joining.iter().map(|member| member.area.blocks()).min() else {
                 return Ok(None);
             };
-            let Some(layout) = Layout::of(blocks, self.journal.capacity()) else {
+            let Some(layout) = Layout::of(
+                blocks,
+                self.journal().capacity(),
+                self.folder.log_blocks_min(),
+            ) else {
                 tracing::warn!(
                     "what is kept for metadata on the drives has no room for the journal"
                 );
@@ -156,8 +158,8 @@ impl MetadataOnDrives {
         let Some(log) = state.log.clone() else {
             return Ok(None);
         };
-        self.store.copy_to(&self.folder.join(COPY_DIR))?;
-        syncing.since = Some(DirtyBlocks::new(self.journal.capacity()));
+        self.folder.keep_rows()?;
+        syncing.since = Some(DirtyBlocks::new(self.journal().capacity()));
         state.joining = joining;
         let areas = state.all();
         Ok(Some(NewBase {
@@ -191,9 +193,8 @@ impl MetadataOnDrives {
             failed: &mut note,
         };
         let mut writer = Writer::new(&mut out, &base.identity)?;
-        raw::dump(&self.folder.join(COPY_DIR), self.pool, |key, value| {
-            writer.row(key, value)
-        })?;
+        self.folder
+            .show_rows(&mut |key, value| writer.row(key, value))?;
         let bytes = writer.finish()?;
         for (index, area) in &base.joining {
             if let Err(error) = self.copy_journal(&**area, &base.layout) {

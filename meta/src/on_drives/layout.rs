@@ -51,7 +51,7 @@ const DRIVE_BLOCKS_MIN: u64 = 1 << 18;
 const DRIVE_SHARE: u64 = 32;
 const EXTRA_BLOCKS: u64 = 9 << 10;
 /// The least that a log has: twice what one batch of the largest size takes.
-const LOG_BLOCKS_MIN: u64 = 4 << 10;
+pub(super) const LOG_BLOCKS_MIN: u64 = 4 << 10;
 
 /// Blocks at the end of a drive that are kept for metadata; 0 of one that is too small.
 #[must_use]
@@ -71,13 +71,14 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For areas of which the smallest has so many blocks; `None` if they are too small for that journal.
-    pub(super) fn of(area_blocks: u64, journal_bytes: u64) -> Option<Self> {
+    /// For areas of which the smallest has so many blocks; `None` if they are too small for that journal, and a log of at least
+    /// `log_blocks_min`.
+    pub(super) fn of(area_blocks: u64, journal_bytes: u64, log_blocks_min: u64) -> Option<Self> {
         let journal_blocks = journal_bytes.div_ceil(BLOCK as u64);
         let rest = area_blocks
             .checked_sub(SUPERBLOCKS)?
             .checked_sub(journal_blocks)?;
-        let log_blocks = (rest / 6).max(LOG_BLOCKS_MIN);
+        let log_blocks = (rest / 6).max(log_blocks_min);
         let slot_blocks = rest.checked_sub(log_blocks)? / 2;
         (slot_blocks > 0).then_some(Self {
             journal_blocks,
@@ -282,7 +283,7 @@ mod tests {
     fn the_parts_of_an_area_fill_it_and_do_not_overlap() {
         for (gib, journal) in [(1, 16 << 20), (8, 128 << 20), (1 << 12, 128 << 20)] {
             let area = metadata_blocks(gib << 18);
-            let layout = Layout::of(area, journal).expect("it fits");
+            let layout = Layout::of(area, journal, LOG_BLOCKS_MIN).expect("it fits");
             assert!(layout.log() >= layout.journal() + layout.journal_blocks);
             assert!(layout.slot(0) >= layout.log() + layout.log_blocks);
             let end = layout.slot(1) + layout.slot_blocks;
@@ -290,12 +291,12 @@ mod tests {
             assert!(end <= area && area - end < 2, "{end} of {area}");
         }
         assert_eq!(metadata_blocks(DRIVE_BLOCKS_MIN - 1), 0);
-        assert_eq!(Layout::of(100, 16 << 20), None);
+        assert_eq!(Layout::of(100, 16 << 20, LOG_BLOCKS_MIN), None);
     }
 
     #[test]
     fn a_superblock_is_whole_or_none() {
-        let layout = Layout::of(20_000, 4 << 20).expect("it fits");
+        let layout = Layout::of(20_000, 4 << 20, LOG_BLOCKS_MIN).expect("it fits");
         let written = superblock(layout);
         let bytes = written.encode();
         assert_eq!(Superblock::decode(&bytes), Some(written.clone()));
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn of_two_superblocks_the_later_one_counts_and_one_for_another_size_does_not() {
-        let layout = Layout::of(20_000, 4 << 20).expect("it fits");
+        let layout = Layout::of(20_000, 4 << 20, LOG_BLOCKS_MIN).expect("it fits");
         let area = MemoryArea::new(20_000);
         let mut written = superblock(layout);
         for sequence in [6, 7] {

@@ -2,9 +2,8 @@
 //!
 //! Locks are taken in this order: `making`, `syncing`, `state`.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,16 +13,15 @@ use super::COPIES_WANTED;
 use super::area::{BLOCK, MetadataArea, PendingIo};
 use super::change::{Change, encode_identity};
 use super::dirty::DirtyBlocks;
+use super::folder::{Folder, MemoryFolder, PoolFolder};
 use super::layout::Superblock;
 use super::log::{Place, frame, frame_blocks, read_frame};
 use super::state::{Log, Mark, Member, OnDrivesState, State, Syncing, erase};
 use crate::error::MetaError;
-use crate::journal::{FileMedia, JournalMedia};
+use crate::journal::{FileMedia, JournalMedia, MemoryMedia};
 use crate::setting::{ON_DRIVES_KEY, SettingChanges};
-use crate::store::{RocksOptions, RocksStore, Store, raw};
+use crate::store::{MemoryStore, RocksStore, Store};
 
-/// The folder of a copy of the store while a base is made of it.
-pub(super) const COPY_DIR: &str = "metadata.copy";
 /// Blocks of the journal that are written at a time, and writes of them that are on their way at a time.
 pub(super) const RUN_BLOCKS: u64 = 256;
 const WRITES_MAX: usize = 32;
@@ -31,9 +29,7 @@ const WRITES_MAX: usize = 32;
 /// Who holds the metadata of a pool in service, and how it gets to them: what is guaranteed says the head of `on_drives`.
 pub struct MetadataOnDrives {
     pub(super) pool: Uuid,
-    pub(super) folder: PathBuf,
-    pub(super) store: Arc<RocksStore>,
-    pub(super) journal: Arc<FileMedia>,
+    pub(super) folder: Box<dyn Folder>,
     pub(super) dirty: DirtyBlocks,
     /// One base is made at a time.
     pub(super) making: Mutex<()>,
@@ -92,12 +88,47 @@ impl MetadataOnDrives {
         journal: Arc<FileMedia>,
         areas: &[(u16, Arc<dyn MetadataArea>)],
     ) -> Result<Arc<Self>, MetaError> {
-        let dirty = DirtyBlocks::new(journal.capacity());
-        let copies = Self {
+        let folder = PoolFolder {
             pool,
-            folder: folder.to_path_buf(),
+            path: folder.to_path_buf(),
             store,
             journal,
+        };
+        Self::of_folder(pool, identity, Box::new(folder), areas)
+    }
+
+    /// The same for a pool in memory, in simulations, of that name and with the text of its identity: there is no folder, a log
+    /// has `log_blocks_min` blocks at least, and whatever else is done in the background is done at once. Blocks.
+    ///
+    /// # Errors
+    /// As of [`Self::open`].
+    pub fn in_memory(
+        (pool, identity): (Uuid, &str),
+        store: Arc<MemoryStore>,
+        journal: Arc<MemoryMedia>,
+        log_blocks_min: u64,
+        areas: &[(u16, Arc<dyn MetadataArea>)],
+    ) -> Result<Arc<Self>, MetaError> {
+        let folder = MemoryFolder {
+            pool,
+            store,
+            journal,
+            log_blocks_min,
+            kept: Mutex::default(),
+        };
+        Self::of_folder(pool, identity, Box::new(folder), areas)
+    }
+
+    fn of_folder(
+        pool: Uuid,
+        identity: &str,
+        folder: Box<dyn Folder>,
+        areas: &[(u16, Arc<dyn MetadataArea>)],
+    ) -> Result<Arc<Self>, MetaError> {
+        let dirty = DirtyBlocks::new(folder.journal().capacity());
+        let copies = Self {
+            pool,
+            folder,
             dirty,
             making: Mutex::default(),
             is_making: AtomicBool::new(false),
@@ -112,19 +143,47 @@ impl MetadataOnDrives {
                 is_too_large: false,
             }),
         };
-        copies.remove_copy()?;
+        copies.folder.drop_rows()?;
         copies.resume(areas)?;
         Ok(Arc::new(copies))
     }
 
-    /// Makes those members that have what the folder has.
+    /// Makes those members that have what the folder has. Where none has, nothing that any area holds counts from here on.
     fn resume(&self, areas: &[(u16, Arc<dyn MetadataArea>)]) -> Result<(), MetaError> {
+        let settings = self.store().settings()?;
+        let mark = settings
+            .get(ON_DRIVES_KEY)
+            .and_then(|value| Mark::parse(value));
+        let mut state = lock(&self.state);
+        self.find_members(&mut state, areas, mark)?;
+        match mark {
+            Some(mark) if state.members.is_empty() && !mark.is_abandoned() => {
+                self.abandon(&mut state)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the areas hold does not count any more, also of those that are not here: whatever holds the metadata later is of a
+    /// larger generation.
+    fn abandon(&self, state: &mut State) -> Result<(), MetaError> {
+        state.generation_max += 1;
+        let mark = Mark::abandoned(state.generation_max);
+        self.store().put_settings(&mark.setting())
+    }
+
+    fn find_members(
+        &self,
+        state: &mut State,
+        areas: &[(u16, Arc<dyn MetadataArea>)],
+        mark: Option<Mark>,
+    ) -> Result<(), MetaError> {
         let mut found = Vec::new();
         for (index, area) in areas {
             match Superblock::read(&**area) {
                 Ok(Some(superblock))
                     if (superblock.pool, superblock.index) == (self.pool, *index)
-                        && superblock.journal_bytes == self.journal.capacity() =>
+                        && superblock.journal_bytes == self.journal().capacity() =>
                 {
                     found.push((*index, area.clone(), superblock));
                 }
@@ -135,13 +194,10 @@ impl MetadataOnDrives {
                 ),
             }
         }
-        let mut state = lock(&self.state);
+        // The folder knows of drives that are not here.
         let generations = found.iter().map(|(_, _, superblock)| superblock.generation);
+        let generations = generations.chain(mark.map(|mark| mark.generation));
         state.generation_max = generations.max().unwrap_or(0);
-        let settings = self.store.settings()?;
-        let mark = settings
-            .get(ON_DRIVES_KEY)
-            .and_then(|value| Mark::parse(value));
         found.retain(|(index, _, superblock)| {
             superblock.generation == state.generation_max && superblock.members.contains(index)
         });
@@ -193,11 +249,11 @@ impl MetadataOnDrives {
             sequence: superblock.sequence,
         });
         state.members = members.collect();
-        self.redo_last(&mut state)?;
+        self.redo_last(state)?;
         match state.members.len() == named {
-            true => self.write_superblocks(&mut state, false),
+            true => self.write_superblocks(state, false),
             // Those that are not here miss what comes.
-            false => self.begin_generation(&mut state),
+            false => self.begin_generation(state),
         }
     }
 
@@ -219,7 +275,7 @@ impl MetadataOnDrives {
             MetaError::Inconsistent(format!("a change in the log on the drives {error}"))
         })?;
         self.append(state, &payload)?;
-        redo(&*self.store, &change)?;
+        redo(self.store(), &change)?;
         // Should this be an older copy of the folder all the same: its journal is the one that counts.
         let mut failed = Vec::new();
         for member in &state.members {
@@ -229,32 +285,26 @@ impl MetadataOnDrives {
         }
         self.drop_failed(state, &failed)?;
         match state.mark() {
-            Some(mark) => self.store.put_settings(&mark),
+            Some(mark) => self.store().put_settings(&mark),
             None => Ok(()),
         }
     }
 
-    pub(super) fn store(&self) -> &RocksStore {
-        &self.store
+    pub(super) fn store(&self) -> &dyn Store {
+        self.folder.store()
     }
 
-    pub(super) fn journal(&self) -> &FileMedia {
-        &self.journal
+    pub(super) fn journal(&self) -> &dyn JournalMedia {
+        self.folder.journal()
     }
 
     pub(super) fn dirty(&self) -> &DirtyBlocks {
         &self.dirty
     }
 
-    /// A copy of the store in that folder says nothing of drives.
-    pub(super) fn forget_in_copy(&self, dir: &Path) -> Result<(), MetaError> {
-        let copy = RocksStore::open(dir, self.pool, RocksOptions::default())?;
-        raw::leave_drives_behind(&copy)
-    }
-
     /// Bytes of the store in the folder, about.
     pub fn store_bytes(&self) -> u64 {
-        self.store.size_bytes()
+        self.store().size_bytes()
     }
 
     /// Who holds the metadata now.
@@ -280,7 +330,7 @@ impl MetadataOnDrives {
     ) -> Result<(), MetaError> {
         let mut state = lock(&self.state);
         if state.all().next().is_none() {
-            return apply(&*self.store, None);
+            return apply(self.store(), None);
         }
         let bytes = encode();
         // The caller tries a change again for which the folder had no room.
@@ -308,7 +358,7 @@ impl MetadataOnDrives {
         }
         let mark = state.mark();
         let is_kept = mark.is_some();
-        if let Err(error) = apply(&*self.store, mark) {
+        if let Err(error) = apply(self.store(), mark) {
             state.logged = is_kept.then_some(bytes);
             state.joining.clear();
             return Err(error);
@@ -324,7 +374,7 @@ impl MetadataOnDrives {
         Ok(())
     }
 
-    /// A base is made on a thread of its own.
+    /// A base is made while the store goes on.
     fn make_base_beside(self: &Arc<Self>) {
         let copies = self.clone();
         let work = move || {
@@ -333,8 +383,7 @@ impl MetadataOnDrives {
             }
             copies.is_making.store(false, Ordering::Release);
         };
-        let named = std::thread::Builder::new().name("metadata base".to_owned());
-        if let Err(error) = named.spawn(work) {
+        if let Err(error) = self.folder.spawn(Box::new(work)) {
             // The next change tries again, and the one that finds no room makes it itself.
             tracing::warn!("no thread to write the metadata on the drives anew: {error}");
             self.is_making.store(false, Ordering::Release);
@@ -400,7 +449,7 @@ impl MetadataOnDrives {
         }
         self.write_superblocks(state, false)?;
         match state.mark() {
-            Some(mark) => self.store.put_settings(&mark),
+            Some(mark) => self.store().put_settings(&mark),
             None => Ok(()),
         }
     }
@@ -421,7 +470,7 @@ impl MetadataOnDrives {
                 sequence: member.sequence,
                 generation: log.generation,
                 lineage: log.lineage,
-                journal_bytes: self.journal.capacity(),
+                journal_bytes: self.journal().capacity(),
                 layout: log.layout,
                 base_slot: log.base_slot,
                 base_change: log.base_change,
@@ -446,7 +495,7 @@ impl MetadataOnDrives {
         if state.log.take().is_none() {
             return Ok(());
         }
-        raw::leave_drives_behind(&*self.store)?;
+        self.abandon(state)?;
         tracing::error!(
             event = "alert",
             "the pool's metadata is in its folder alone now, and the pool cannot be imported from its drives: {why}"
@@ -468,7 +517,7 @@ impl MetadataOnDrives {
             (state.members.clone(), layout)
         };
         let Some(layout) = layout.filter(|_| !members.is_empty() || syncing.since.is_some()) else {
-            return self.journal.sync();
+            return self.journal().sync();
         };
         let runs = self.dirty.take(RUN_BLOCKS);
         let mut failed = Vec::new();
@@ -491,7 +540,7 @@ impl MetadataOnDrives {
             }
         }
         // Meanwhile, and whatever it gives, the writes have to end.
-        let synced = self.journal.sync();
+        let synced = self.journal().sync();
         wait_all(writes, &mut failed);
         flush_all(members.iter(), &mut failed);
         if !failed.is_empty() {
@@ -504,8 +553,8 @@ impl MetadataOnDrives {
     /// Bytes of the journal's file; zeros behind its end.
     pub(super) fn journal_bytes(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
-        let there = (self.journal.capacity() - offset).min(len as u64) as usize;
-        self.journal.read_at(offset, &mut bytes[..there])?;
+        let there = (self.journal().capacity() - offset).min(len as u64) as usize;
+        self.journal().read_at(offset, &mut bytes[..there])?;
         Ok(bytes)
     }
 
@@ -552,18 +601,6 @@ impl MetadataOnDrives {
             && let Err(error) = self.write_superblocks(&mut state, true)
         {
             tracing::warn!("the drives do not know that the pool was closed: {error}");
-        }
-    }
-
-    pub(super) fn remove_copy(&self) -> Result<(), MetaError> {
-        let copy = self.folder.join(COPY_DIR);
-        match fs::remove_dir_all(&copy) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(MetaError::io(
-                &copy,
-                "remove a copy of the metadata store",
-                error,
-            )),
-            _ => Ok(()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::area::{BLOCK, MetadataArea};
 use super::dirty::DirtyBlocks;
-use super::layout::{Layout, NUMBER_MAX, Superblock};
+use super::layout::{Layout, NUMBER_MAX};
 use super::log::frame_blocks;
 use crate::codec::Reader;
 use crate::setting::{ON_DRIVES_KEY, SettingChanges};
@@ -82,6 +82,19 @@ impl Mark {
         }
     }
 
+    /// That of a folder from which no area has anything, and whose next members are of a larger generation.
+    pub(super) fn abandoned(generation: u64) -> Self {
+        Self {
+            generation,
+            change: 0,
+            end: 0,
+        }
+    }
+
+    pub(super) fn is_abandoned(self) -> bool {
+        self == Self::abandoned(self.generation)
+    }
+
     pub(super) fn setting(self) -> SettingChanges {
         let numbers = [self.generation, self.change, self.end];
         let value: Vec<u8> = numbers.into_iter().flat_map(u64::to_le_bytes).collect();
@@ -123,16 +136,6 @@ impl State {
             .as_ref()
             .is_none_or(|log| log.end - log.start + needed <= log.layout.log_blocks)
     }
-}
-
-/// The setting that says what a log has that ends there.
-pub(super) fn mark_setting(superblock: &Superblock, change: u64, end: u64) -> SettingChanges {
-    Mark {
-        generation: superblock.generation,
-        change,
-        end,
-    }
-    .setting()
 }
 
 /// Takes an area its superblocks.

@@ -163,8 +163,7 @@ impl Store for StoreOnDrives {
 
     /// A copy is one of the folder alone: an opening of it copies all to the drives anew.
     fn copy_to(&self, dir: &Path) -> Result<(), MetaError> {
-        self.folder().copy_to(dir)?;
-        self.0.forget_in_copy(dir)
+        self.0.folder.copy_to(dir)
     }
 
     fn size_bytes(&self) -> u64 {

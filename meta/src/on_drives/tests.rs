@@ -1,5 +1,7 @@
 //! What a user relies on: the pool comes back from its drives as it was acknowledged, whatever failed.
 
+mod away;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,14 +59,18 @@ impl Pool {
     }
 
     fn open(&self) -> Open {
+        self.open_with(&self.areas())
+    }
+
+    /// With these drives only.
+    fn open_with(&self, areas: &[(u16, Arc<dyn MetadataArea>)]) -> Open {
         let folder = self.dir.path();
         let options = RocksOptions::default();
         let store = RocksStore::open(&folder.join("metadata"), POOL, options).unwrap();
         let journal = FileMedia::open(&folder.join("journal"), POOL).unwrap();
         let (store, journal) = (Arc::new(store), Arc::new(journal));
         let text = identity().to_text().unwrap();
-        let copies =
-            MetadataOnDrives::open((POOL, folder, &text), store, journal, &self.areas()).unwrap();
+        let copies = MetadataOnDrives::open((POOL, folder, &text), store, journal, areas).unwrap();
         Open {
             store: StoreOnDrives::new(copies.clone()),
             journal: JournalOnDrives::new(copies.clone()),

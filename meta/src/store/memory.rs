@@ -1,5 +1,7 @@
 //! A store in memory, for simulations: batches are atomic, and it can fail at any one of them.
 
+mod raw;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;

@@ -13,6 +13,8 @@
 //! Every value is checked whenever it is looked at: malformed changes are rejected when they are read and when they are
 //! merged.
 
+use std::borrow::Cow;
+
 use crate::codec::CodecError;
 use crate::types::{BlockRow, Fingerprint, Mapping, Pba, REFCOUNT_MAX};
 
@@ -98,6 +100,22 @@ pub(super) fn put<C: Content>(out: &mut Vec<u8>, position: u8, content: Option<C
         }
         None => out.push(position | GONE),
     }
+}
+
+/// A row of blocks to none of which a hint leads.
+pub(super) fn without_hints(row: &[u8]) -> Cow<'_, [u8]> {
+    // Behind the position: the count is little endian, so its highest byte is the fourth.
+    const COUNT_END: usize = 4;
+    let hinted = (HINTED >> 24) as u8;
+    let entries = || row.chunks_exact(1 + BlockRow::BYTES);
+    if !entries().any(|entry| entry[COUNT_END] & hinted != 0) {
+        return Cow::Borrowed(row);
+    }
+    let mut changed = row.to_vec();
+    for entry in changed.chunks_exact_mut(1 + BlockRow::BYTES) {
+        entry[COUNT_END] &= !hinted;
+    }
+    Cow::Owned(changed)
 }
 
 /// An entry as it is stored.

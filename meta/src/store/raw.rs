@@ -3,6 +3,7 @@
 //!
 //! Hints are left out: nothing is lost without them.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -12,6 +13,7 @@ use uuid::Uuid;
 
 use super::Store;
 use super::database::{Access, RocksOptions, classify, families, keep_private, open, scanning};
+use super::{page, rows};
 use crate::error::MetaError;
 use crate::setting::{ON_DRIVES_KEY, SettingChanges};
 
@@ -38,6 +40,14 @@ pub(crate) fn dump<E: From<MetaError>>(
     }
     let ended = rows.status();
     Ok(ended.map_err(|error| classify(dir, "read the metadata store", error))?)
+}
+
+/// The value of a row if there are no hints.
+pub(crate) fn without_hints<'a>(key: &[u8], value: &'a [u8]) -> Cow<'a, [u8]> {
+    match key.first() == Some(&rows::PREFIX_BLOCK) {
+        true => page::without_hints(value),
+        false => Cow::Borrowed(value),
+    }
 }
 
 /// What drives hold of the store is older than it from here on.
