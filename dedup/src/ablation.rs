@@ -90,8 +90,6 @@ pub(crate) enum Broken {
     ForgetOffline,
     /// A rebuild does not wait for writes that began before it, and did not go to its drive.
     RebuildBesideWrites,
-    /// A rebuild goes on though its drive was offline meanwhile.
-    RebuildWithGap,
     /// A drive is online before what was copied to it is on stable storage.
     RebuildUnflushed,
     /// A copy that is being made counts though a write missed it (lost data). No story of the simulation is so unlucky:
