@@ -88,7 +88,7 @@ if [ -z "$quick" ]; then
   is_late package || within 10 cargo test --workspace --test package -- --ignored --nocapture
   step "guests"
   # Two lanes of one guest each: an emulated guest takes a core. The lines say which lane they are of.
-  cargo test --workspace --test guests --test guests_clones --test guests_drives --test guests_file_systems --test guests_nvme --test guests_verbs --test guests_vhost --no-run
+  cargo test --workspace --test guests --test guests_clones --test guests_drives --test guests_file_systems --test guests_keys --test guests_nvme --test guests_verbs --test guests_vhost --no-run
   lane() {
     local name=$1 story
     shift
@@ -96,7 +96,7 @@ if [ -z "$quick" ]; then
       is_late "$story" || within 40 cargo test --workspace --test "$story" -- --ignored --test-threads=1 --nocapture
     done 2>&1 | sed -u "s/^/[$name] /"
   }
-  lane hosts guests guests_drives guests_clones guests_vhost & hosts=$!
+  lane hosts guests guests_drives guests_keys guests_clones guests_vhost & hosts=$!
   lane devices guests_nvme guests_verbs guests_file_systems & devices=$!
   failed=
   wait $hosts || failed=yes

@@ -1,5 +1,6 @@
 # The Linux kernel's own target on a RAM disk, for comparison and for our own host.
-# arguments: ADDRESS NQN [TRANSPORT [HOSTNQN]]; with the last one that host has to come by TLS, with the key in small.tls or large.tls
+# arguments: ADDRESS NQN [TRANSPORT [HOSTNQN [SECRETS]]]; with HOSTNQN that host has to come by TLS, with the key in small.tls or
+# large.tls; with SECRETS it has to authenticate, too, by the secret in host.key, and the target does so by that in target.key
 . /lib/lab.sh
 transport=${3:-rdma}
 [ "$transport" = tcp ] || rxe_up
@@ -22,6 +23,14 @@ if [ -n "$4" ]; then
     nvme check-tls-key --insert --identity=1 --hostnqn="$4" --subsysnqn="$2" --keydata="$(cat "/lab/${size#*:}.tls")" || die "check-tls-key"
   done
   echo tls1.3 >$port/addr_tsas; echo required >$port/addr_treq
+fi
+if [ -n "$5" ]; then
+  host=$nvmet/hosts/$4; mkdir "$host"
+  for name in host:dhchap_key target:dhchap_ctrl_key; do
+    nvme gen-dhchap-key --hmac=1 --nqn="$4" 2>/dev/null | tail -n 1 >"/lab/${name%:*}.key"
+    cat "/lab/${name%:*}.key" >"$host/${name#*:}" || die "${name#*:}"
+  done
+  echo 0 >"$nvmet/subsystems/$2/attr_allow_any_host"; ln -s "$host" "$nvmet/subsystems/$2/allowed_hosts/$4" || die allowed_hosts
 fi
 ln -s "$nvmet/subsystems/$2" "$port/subsystems/$2" || die port
 log "kernel target up, reservations: $(cat "$reservations" 2>/dev/null || echo none)"; signal up
