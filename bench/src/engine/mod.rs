@@ -14,8 +14,10 @@
 mod content;
 mod grid;
 mod large;
+mod limited;
 mod limits;
 mod load;
+mod mirrors;
 mod pool;
 mod report;
 mod small_cache;
@@ -52,9 +54,9 @@ pub struct Options {
 }
 
 /// The workloads that can be chosen, in their order; `grid` are all figures of compression, `small-cache` those of a
-/// volume whose map does not fit the memory for it, `snapshots` those of snapshots and clones of a full volume, `copy` those of copying a volume that was written in order, `large`
-/// those of a large pool.
-pub const WORKLOADS: [&str; 16] = [
+/// volume whose map does not fit the memory for it, `snapshots` those of snapshots and clones of a full volume, `copy` those of copying a volume that was written in order,
+/// `mirrors` those of two copies of all data, `large` those of a large pool.
+pub const WORKLOADS: [&str; 17] = [
     "write-128k-unique",
     "read-128k",
     "write-128k-dup90",
@@ -70,6 +72,7 @@ pub const WORKLOADS: [&str; 16] = [
     "small-cache",
     "snapshots",
     "copy",
+    "mirrors",
     "large",
 ];
 
@@ -121,7 +124,8 @@ struct Plan {
     file_volume_bytes: u64,
     grid_volume_bytes: u64,
     small_cache_blocks: u64,
-    /// Whether the grid and the small cache are measured without being asked for.
+    mirrored_drive_bytes: u64,
+    /// Whether the grid, the small cache and others that take long are measured without being asked for.
     has_long: bool,
     large_blocks: u64,
 }
@@ -138,6 +142,7 @@ const QUICK: Plan = Plan {
     file_volume_bytes: 256 * MIB,
     grid_volume_bytes: 32 * MIB,
     small_cache_blocks: 1 << 20,
+    mirrored_drive_bytes: 1024 * MIB,
     // They take longer than the quick form may.
     has_long: false,
     large_blocks: 1 << 18,
@@ -153,6 +158,7 @@ const CAREFUL: Plan = Plan {
     file_volume_bytes: 2048 * MIB,
     grid_volume_bytes: 256 * MIB,
     small_cache_blocks: 16 << 20,
+    mirrored_drive_bytes: 3072 * MIB,
     has_long: true,
     large_blocks: 20_000_000,
 };
@@ -275,7 +281,8 @@ async fn run_plan(
     let (file, memory): (Vec<&str>, Vec<&str>) = WORKLOADS
         .into_iter()
         .filter(|name| {
-            ![LARGE_POOL, GRID, SMALL_CACHE, SNAPSHOTS, COPY].contains(name) && bench.wants(name)
+            ![LARGE_POOL, GRID, SMALL_CACHE, SNAPSHOTS, COPY, MIRRORS].contains(name)
+                && bench.wants(name)
         })
         .partition(|name| name.starts_with("file-"));
     if !memory.is_empty() {
@@ -322,6 +329,15 @@ async fn run_plan(
             bench.plan.run_time,
             progress,
         );
+        bench.results.extend(rows.await?);
+    }
+    if bench.wants(MIRRORS) && (is_asked || bench.plan.has_long) {
+        let plan = mirrors::Plan {
+            drive_bytes: bench.plan.mirrored_drive_bytes,
+            run_time: bench.plan.run_time,
+            runs: bench.plan.runs,
+        };
+        let rows = mirrors::run(&bench.cores, &bench.folder, &plan, progress);
         bench.results.extend(rows.await?);
     }
     let blocks = options.large_blocks.unwrap_or(bench.plan.large_blocks);
@@ -374,6 +390,7 @@ const GRID: &str = "grid";
 const SMALL_CACHE: &str = "small-cache";
 const SNAPSHOTS: &str = "snapshots";
 const COPY: &str = "copy";
+const MIRRORS: &str = "mirrors";
 const SMALL: usize = BLOCK_BYTES;
 const LARGE: usize = 128 << 10;
 const DUPLICATES: Mix = Mix::Duplicates {
@@ -583,6 +600,7 @@ mod tests {
             file_volume_bytes: 64 * MIB,
             grid_volume_bytes: 8 * MIB,
             small_cache_blocks: 2048,
+            mirrored_drive_bytes: 512 * MIB,
             has_long: true,
             large_blocks: 2000,
         };
@@ -638,6 +656,10 @@ mod tests {
         assert!(value("grid-c90-d90-space") < 0.05);
         assert!(value("grid-c55-read-128k") > 0.0);
         assert!(value("small-cache-read-4k") > 0.0);
+        assert!(value("mirror-write-4k-unique") > 0.0);
+        assert!(value("mirror-read-4k-limited") > 0.0);
+        // Each block in use is written once.
+        assert!((0.99..1.05).contains(&value("mirror-rebuild-written-of-live")));
         assert!(value("small-cache-metadata-reads-per-read") <= 1.0);
         assert!(value("snapshot-take") > 0.0 && value("snapshot-clone") > 0.0);
         assert!(value("snapshot-first-overwrite") > 0.0);

@@ -165,13 +165,13 @@ async fn run_here(load: Load, seed: u64) -> Result<Run, EngineBenchError> {
     Ok(run(load, deck).await?)
 }
 
-/// An engine over one drive, its journal and store in a folder of their own.
+/// An engine over its drives, its journal and store in a folder of their own.
 pub(super) struct Pool {
     pub(super) engine: Arc<Engine>,
     /// What the workloads write to.
     pub(super) volume: Arc<Volume>,
     pub(super) numbers: Arc<Numbers>,
-    drive: Arc<dyn Drive>,
+    drives: Vec<Arc<dyn Drive>>,
     dir: PoolDir,
     config: EngineConfig,
     /// To see when the last user of the store is gone.
@@ -196,24 +196,25 @@ impl Pool {
         drive: Arc<dyn Drive>,
         volume_bytes: u64,
     ) -> Result<Self, EngineBenchError> {
-        Self::create_with(folder, drive, volume_bytes, EngineConfig::default()).await
+        Self::create_with(folder, vec![drive], volume_bytes, EngineConfig::default()).await
     }
 
-    /// As [`create`](Self::create), with an engine that is not configured as usual.
+    /// As [`create`](Self::create), on several drives, with an engine that is not configured as usual.
     pub(super) async fn create_with(
         folder: &Path,
-        drive: Arc<dyn Drive>,
+        drives: Vec<Arc<dyn Drive>>,
         volume_bytes: u64,
         config: EngineConfig,
     ) -> Result<Self, EngineBenchError> {
-        let drives = vec![DriveSpec::new(drive.name(), drive.blocks())];
+        let specs = drives.iter();
+        let specs = specs.map(|drive| DriveSpec::new(drive.name(), drive.blocks()));
         let spec = PoolSpec {
             fingerprint: Hasher::suited(),
-            ..PoolSpec::new(drives)
+            ..PoolSpec::new(specs.collect())
         };
         let path: PathBuf = folder.to_path_buf();
         let dir = reactor::unblock(move || PoolDir::create(&path, &spec)).await?;
-        let (engine, store) = open(&dir, &drive, &config).await?;
+        let (engine, store) = open(&dir, &drives, &config).await?;
         for (name, size_bytes) in [
             (KNOWN_VOLUME, KNOWN_BLOCKS * BLOCK_BYTES as u64),
             (WORK_VOLUME, volume_bytes),
@@ -235,7 +236,7 @@ impl Pool {
             engine,
             volume,
             numbers,
-            drive,
+            drives,
             dir,
             config,
             store,
@@ -250,7 +251,7 @@ impl Pool {
             engine,
             volume,
             numbers,
-            drive,
+            drives,
             dir,
             config,
             store,
@@ -267,7 +268,7 @@ impl Pool {
         let mut attempts = 0;
         let (engine, store, start) = loop {
             let start = Instant::now();
-            match open(&dir, &drive, &config).await {
+            match open(&dir, &drives, &config).await {
                 Ok((engine, store)) => break (engine, store, start),
                 Err(EngineBenchError::Pool(_)) if attempts < CLOSING_MS_MAX => {
                     attempts += 1;
@@ -295,7 +296,7 @@ impl Pool {
             engine,
             volume,
             numbers,
-            drive,
+            drives,
             dir,
             config,
             store,
@@ -386,13 +387,13 @@ pub(super) fn volume_spec() -> VolumeSpec {
 
 async fn open(
     dir: &PoolDir,
-    drive: &Arc<dyn Drive>,
+    drives: &[Arc<dyn Drive>],
     config: &EngineConfig,
 ) -> Result<(Arc<Engine>, Weak<RocksStore>), EngineBenchError> {
     let store = Arc::new(dir.open_store(RocksOptions::default())?);
     let watch = Arc::downgrade(&store);
     let parts = EngineParts {
-        drives: vec![drive.clone()],
+        drives: drives.to_vec(),
         journal: Arc::new(dir.open_journal()?),
         store,
         hash_keys: dir.identity().hash_keys.clone(),

@@ -37,7 +37,7 @@ pub(super) async fn run(
         ..EngineConfig::default()
     };
     let folder = folder.join("small-cache");
-    let pool = Pool::create_with(&folder, drive, volume_bytes, config).await?;
+    let pool = Pool::create_with(&folder, vec![drive], volume_bytes, config).await?;
     let fill = Load {
         until: Until::Commands(volume_bytes / LARGE as u64),
         ..pool.load(Act::Write(Mix::Unique), Places::InOrder, LARGE, 8)
