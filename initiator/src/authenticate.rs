@@ -1,8 +1,9 @@
 //! The host proves who it is, where the target asks for it.
 //!
 //! Guarantees: a target that asks for it and one that does not are told apart by what Connect says, and a
-//! host that wants to know the controller ends the connection to one that proves nothing; the computing is done
-//! on a helper thread.
+//! host that wants to know the controller ends the connection to one whose admin queue proves nothing; the computing
+//! is done on a helper thread. Linux's target asks on admin queues alone (`nvmet_connect_result` in
+//! drivers/nvme/target/fabrics-cmd.c).
 
 use std::sync::Arc;
 
@@ -22,10 +23,11 @@ const SECURE_CHANNEL_REQUIRED: u64 = 1 << 18;
 /// Room for a message of the target: what Linux offers.
 const ROOM_BYTES: usize = 4096;
 
-/// Does what the result of a queue's Connect asks for.
+/// Does what the result of Connect asks for, of the queue `qid`.
 pub(crate) async fn authenticate(
     queue: &Queue,
     options: &ConnectOptions,
+    qid: u16,
     connect_result: u64,
 ) -> Result<(), Error> {
     let failed = |reason: String| Error::Authentication {
@@ -47,11 +49,11 @@ pub(crate) async fn authenticate(
         };
     };
     if !required {
-        return match keys.controller_secret {
-            None => Ok(()),
-            Some(_) => Err(failed(
+        return match (qid, &keys.controller_secret) {
+            (0, Some(_)) => Err(failed(
                 "it does not authenticate, though its secret was given".to_owned(),
             )),
+            _ => Ok(()),
         };
     }
     let outcome = exchange(queue, options, keys).await?;

@@ -422,7 +422,7 @@ async fn fabrics_connect(
     memory[..CONNECT_DATA_BYTES].copy_from_slice(&data.encode());
     let data = HostData::ToTarget(memory, CONNECT_DATA_BYTES);
     let (cqe, _) = queue.submit("Connect", command.to_sqe(), data).await?;
-    authenticate(queue, options, cqe.result).await?;
+    authenticate(queue, options, qid, cqe.result).await?;
     Ok(cqe.result as u16)
 }
 

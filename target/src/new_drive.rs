@@ -10,6 +10,7 @@ use fabric_drives::Claim;
 use meta::{DriveLabel, DriveSpec, Opening, PoolIdentity, is_remote_drive, metadata_blocks};
 use reactor::BufferPool;
 use subsystem::errors::Failure;
+use uuid::Uuid;
 
 use crate::errors::of_drive;
 use crate::labels;
@@ -115,6 +116,44 @@ pub(crate) fn label_of(identity: &PoolIdentity, index: u16) -> Result<DriveLabel
         .ok_or_else(|| Failure::new(ErrorKind::Internal, format!("drive {index} has no label")))
 }
 
+/// How people make a drive empty.
+const WIPING: &str = "`wipefs --all` and `blkdiscard`, or `rm` for a file";
+
+/// What a drive holds, if anything is recognised there; `own` is the pool that it may belong to.
+async fn holds(
+    drive: &OpenedDrive,
+    path: &Path,
+    own: Option<Uuid>,
+    buffers: &BufferPool,
+) -> Result<Option<String>, Failure> {
+    if let Some(found) = labels::found(drive.drive(), buffers).await? {
+        let pool = match own == Some(found.drive.pool) {
+            true => "this Onefold pool".to_owned(),
+            false => format!("the Onefold pool {}", found.drive.pool),
+        };
+        return Ok(Some(format!("a drive of {pool}")));
+    }
+    let content = drive.content(path).await.map_err(of_drive)?;
+    Ok(content.map(|content| content.to_string()))
+}
+
+/// Refuses a drive that is in use, or holds anything, and is to be overwritten by a measurement.
+pub(crate) async fn check_unneeded(
+    drive: &OpenedDrive,
+    path: &Path,
+    buffers: &BufferPool,
+) -> Result<(), Failure> {
+    drive.check_unused(path).map_err(of_drive)?;
+    match holds(drive, path, None, buffers).await? {
+        None => Ok(()),
+        Some(holds) => Err(Failure::invalid(format!(
+            "drive '{}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is there, wipe it \
+             first ({WIPING})",
+            drive.drive().name()
+        ))),
+    }
+}
+
 /// A drive that is to belong to a pool.
 pub(crate) struct NewDrive {
     pub(crate) drive: OpenedDrive,
@@ -141,22 +180,12 @@ impl NewDrive {
         let name = self.drive.drive().name();
         Err(Failure::invalid(format!(
             "drive '{name}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is \
-             there, wipe it first (`wipefs --all` and `blkdiscard`, or `rm` for a file) or let it be overwritten \
-             with `--force {name}`"
+             there, wipe it first ({WIPING}) or let it be overwritten with `--force {name}`"
         )))
     }
 
     async fn holds(&self, buffers: &BufferPool) -> Result<Option<String>, Failure> {
-        if let Some(found) = labels::found(self.drive.drive(), buffers).await? {
-            let pool = match found.drive.pool == self.label.pool {
-                true => "this Onefold pool".to_owned(),
-                false => format!("the Onefold pool {}", found.drive.pool),
-            };
-            return Ok(Some(format!("a drive of {pool}")));
-        }
-        let content = self.drive.content(&self.path).await;
-        let content = content.map_err(of_drive)?;
-        Ok(content.map(|content| content.to_string()))
+        holds(&self.drive, &self.path, Some(self.label.pool), buffers).await
     }
 
     /// Writes the labels, over what else is recognised there if that is forced.

@@ -5,7 +5,7 @@
 //! [`VhostDrive::claim`]).
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use drives::{
@@ -44,6 +44,14 @@ pub(crate) enum OpenedDrive {
     Remote(RemoteDrive),
     /// A device of a vhost-user-blk server.
     Vhost(VhostDrive),
+}
+
+/// The socket of the vhost-user-blk server that a path names, if it names one.
+pub(crate) fn socket_of(path: &Path) -> Option<PathBuf> {
+    match Elsewhere::of(path) {
+        Ok(Some(Elsewhere::Socket(address))) => Some(address.socket().to_path_buf()),
+        _ => None,
+    }
 }
 
 impl OpenedDrive {

@@ -1,5 +1,4 @@
-//! Keys between nodes, with a real kernel at one end: a Linux host proves itself to a sled, and a pool proves itself to the kernel's
-//! target, both by TLS.
+//! Keys between nodes, with a real kernel at one end: a Linux host proves itself to a sled, and a pool to the kernel's target.
 //!
 //! This test needs root, QEMU and the lab's images, as those in `guests.rs`.
 
@@ -114,7 +113,7 @@ fn linux_uses_a_drive_of_a_sled_that_asks_for_secrets_both_ways_and_for_tls() {
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
-fn a_pool_uses_the_drive_of_a_kernel_that_asks_for_secrets_both_ways_and_for_tls() {
+fn a_pool_uses_the_drive_of_a_kernel_that_asks_for_tls_or_for_secrets_both_ways() {
     const ADDRESS: &str = "10.77.0.2";
     const NQN: &str = "nqn.2026-11.dev.onefold:kernel";
     steadily(|| {
@@ -122,25 +121,51 @@ fn a_pool_uses_the_drive_of_a_kernel_that_asks_for_secrets_both_ways_and_for_tls
         let folder = folder();
         let keys = folder.path().join("keys");
         fs::create_dir(&keys).expect("a folder");
-        let pool = folder.path().join("pool");
-        let drive = format!("nvme+tcp://{ADDRESS}:4420/{NQN}#1");
+        let listen = format!("tcp://{TARGET_V4}:4420");
         let with_keys = |arguments: &[&str]| {
             let mut command = program_in(&network);
             command.env("ONEFOLD_DRIVE_KEYS", &keys).args(arguments);
             command
         };
-        let listen = format!("tcp://{TARGET_V4}:4420");
-        let dir = pool.to_str().expect("test folders are UTF-8");
-        let start = ["serve", "--pool", dir, "--listen", &listen];
-        let create = ["--create", "0", "--drive", &drive, "--volume", "vol0=64M"];
-        let create = [&start[..], &create].concat();
-        let refused = || {
-            let output = with_keys(&create).output().expect("the program starts");
+        // A pool of its own for each port. Both are on the same namespace, so the second one overwrites the first.
+        let pool_on = |port: u16| {
+            let pool = folder.path().join(port.to_string());
+            let dir = pool.to_str().expect("test folders are UTF-8").to_owned();
+            (dir, format!("nvme+tcp://{ADDRESS}:{port}/{NQN}#1"))
+        };
+        let create = |(dir, drive): &(String, String)| {
+            let pool = ["serve", "--pool", dir, "--listen", &listen];
+            let new = ["--create", "0", "--drive", drive, "--force", drive];
+            with_keys(&[&pool[..], &new, &["--volume", "vol0=64M"]].concat())
+        };
+        let refused = |pool: &(String, String)| {
+            let output = create(pool).output().expect("the program starts");
             assert!(!output.status.success(), "it got in");
             String::from_utf8_lossy(&output.stderr).into_owned()
         };
+        let load = |way: &str| {
+            let subsystem = format!("{listen}/nqn.2026-11.dev.onefold:default");
+            let output = program_in(&network)
+                .args(["perf", &subsystem, "--rw", way, "--bs", "64k"])
+                .args(["--size", "16M", "--seed", "7", "--verify"])
+                .output()
+                .expect("the program starts");
+            assert!(output.status.success(), "{output:?}");
+        };
+        let use_it = |pool: &(String, String)| {
+            let daemon = serve(&mut create(pool));
+            load("write");
+            drop(daemon);
+            // After a kill it proves itself again.
+            let daemon = serve(&mut with_keys(&[
+                "serve", "--pool", &pool.0, "--listen", &listen,
+            ]));
+            load("read");
+            drop(daemon);
+        };
+        let (by_tls, by_secrets) = (pool_on(4420), pool_on(4421));
         // The log tells the name that the target has to know.
-        let told = refused();
+        let told = refused(&by_tls);
         let (_, host) = told.split_once("host=").expect("the log names it");
         let host = host.split_whitespace().next().expect("a name").to_owned();
         let mut guest = Guest::start(
@@ -158,30 +183,19 @@ fn a_pool_uses_the_drive_of_a_kernel_that_asks_for_secrets_both_ways_and_for_tls
         );
         guest.await_signal("up", 5 * MINUTE);
         let key = |kind: &str| keys.join(format!("{NQN}.{kind}"));
+        refused(&by_tls);
         take(&guest, "small.tls", &key("tls-key"));
-        let told = refused();
+        use_it(&by_tls);
+
+        fs::remove_file(key("tls-key")).expect("it was there");
+        let told = refused(&by_secrets);
         assert!(told.contains("for a secret, and there is none"), "{told}");
         take(&guest, "target.key", &key("dhchap-secret"));
-        let told = refused();
+        let told = refused(&by_secrets);
         assert!(told.contains("do not authenticate"), "{told}");
         take(&guest, "host.key", &key("dhchap-secret"));
         take(&guest, "target.key", &key("dhchap-ctrl-secret"));
-        let load = |way: &str| {
-            let subsystem = format!("{listen}/nqn.2026-11.dev.onefold:default");
-            let output = program_in(&network)
-                .args(["perf", &subsystem, "--rw", way, "--bs", "64k"])
-                .args(["--size", "16M", "--seed", "7", "--verify"])
-                .output()
-                .expect("the program starts");
-            assert!(output.status.success(), "{output:?}");
-        };
-        let daemon = serve(&mut with_keys(&create));
-        load("write");
-        drop(daemon);
-        // After a kill it proves itself again.
-        let daemon = serve(&mut with_keys(&start));
-        load("read");
-        drop(daemon);
+        use_it(&by_secrets);
         guest.signal("done");
         println!("{}", guest.finish(3 * MINUTE));
     });

@@ -63,7 +63,7 @@ pub(super) fn stamp(number: u64) -> Stamp {
 
 /// Numbers of contents nobody has written yet, for all threads.
 #[derive(Debug, Default)]
-pub(super) struct Numbers(AtomicU64);
+pub(crate) struct Numbers(AtomicU64);
 
 impl Numbers {
     /// The first of `count` new numbers.
@@ -74,7 +74,7 @@ impl Numbers {
 
 /// How the sub-blocks of a write are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mix {
+pub(crate) enum Mix {
     /// Every sub-block is new.
     Unique,
     /// So many percent are among the `known` contents from `from` on, chosen at random, spread evenly

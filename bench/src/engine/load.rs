@@ -17,7 +17,7 @@ use crate::machine::thread_seconds;
 
 /// What a run writes to or reads from.
 #[derive(Clone)]
-pub(super) enum Goal {
+pub(crate) enum Goal {
     /// A volume of the engine.
     Volume(Arc<Volume>),
     /// A drive itself, without the engine.
@@ -26,14 +26,14 @@ pub(super) enum Goal {
 
 /// What a command does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(crate) enum Act {
     Read,
     Write(Mix),
 }
 
 /// Where commands go, in whole command sizes from the start of the volume or drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Places {
+pub(crate) enum Places {
     /// One after the other, and again from the start.
     InOrder,
     /// Anywhere.
@@ -48,44 +48,44 @@ const STRIDE: u64 = 0x9e37_79b1_85eb_ca87;
 
 /// When a run ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Until {
+pub(crate) enum Until {
     Time(Duration),
     Commands(u64),
 }
 
 /// A run to be made.
 #[derive(Clone)]
-pub(super) struct Load {
-    pub(super) goal: Goal,
-    pub(super) act: Act,
-    pub(super) places: Places,
-    pub(super) block_bytes: usize,
+pub(crate) struct Load {
+    pub(crate) goal: Goal,
+    pub(crate) act: Act,
+    pub(crate) places: Places,
+    pub(crate) block_bytes: usize,
     /// So many percent of each sub-block are zeros, at its end.
-    pub(super) compressible: u32,
-    pub(super) depth: usize,
+    pub(crate) compressible: u32,
+    pub(crate) depth: usize,
     /// Bytes of the volume or drive that are used, from its start.
-    pub(super) range_bytes: u64,
-    pub(super) until: Until,
-    pub(super) numbers: Arc<Numbers>,
+    pub(crate) range_bytes: u64,
+    pub(crate) until: Until,
+    pub(crate) numbers: Arc<Numbers>,
     /// Latencies of commands that were under way in one of these are told apart.
-    pub(super) windows: Option<Arc<Windows>>,
+    pub(crate) windows: Option<Arc<Windows>>,
 }
 
 /// Moments in which something else takes place beside a run, one after the other.
 #[derive(Debug, Default)]
-pub(super) struct Windows {
+pub(crate) struct Windows {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
 impl Windows {
     /// One begins. The last one has ended.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
     }
 
     /// It ends.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -102,44 +102,44 @@ impl Windows {
 
 /// What a run gave.
 #[derive(Debug, Clone)]
-pub(super) struct Run {
-    pub(super) commands: u64,
-    pub(super) seconds: f64,
+pub(crate) struct Run {
+    pub(crate) commands: u64,
+    pub(crate) seconds: f64,
     /// Processor time of the reactor's thread.
-    pub(super) core_seconds: f64,
+    pub(crate) core_seconds: f64,
     /// Processor time of all other threads of the process meanwhile.
-    pub(super) helper_seconds: f64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
+    pub(crate) helper_seconds: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
     /// Of the commands that were under way in a window.
-    pub(super) within: Within,
+    pub(crate) within: Within,
 }
 
 /// Commands that were under way in a window of [`Windows`].
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Within {
+pub(crate) struct Within {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) longest_us: f64,
 }
 
 impl Run {
-    pub(super) fn per_second(&self) -> f64 {
+    pub(crate) fn per_second(&self) -> f64 {
         self.commands as f64 / self.seconds
     }
 
     /// How much of its core the thread had.
-    pub(super) fn core_share(&self) -> f64 {
+    pub(crate) fn core_share(&self) -> f64 {
         self.core_seconds / self.seconds
     }
 
     /// Processor time of the reactor's thread for a command, microseconds.
-    pub(super) fn core_us(&self) -> f64 {
+    pub(crate) fn core_us(&self) -> f64 {
         self.core_seconds / self.commands.max(1) as f64 * 1e6
     }
 
     /// Processor time of all other threads for a command, microseconds.
-    pub(super) fn helper_us(&self) -> f64 {
+    pub(crate) fn helper_us(&self) -> f64 {
         self.helper_seconds / self.commands.max(1) as f64 * 1e6
     }
 }

@@ -16,7 +16,7 @@ mod grid;
 mod large;
 mod limited;
 mod limits;
-mod load;
+pub(crate) mod load;
 mod mirrors;
 mod pool;
 mod report;
@@ -32,9 +32,10 @@ use std::time::{Duration, Instant};
 use drives::{BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions};
 
 use crate::machine::Machine;
-use content::Mix;
+pub(crate) use content::{Mix, Numbers};
 use load::{Act, Load, Places, Run, Until};
-use pool::{Cores, KNOWN_BLOCKS, Pool};
+pub(crate) use pool::Cores;
+use pool::{KNOWN_BLOCKS, Pool};
 
 pub use limits::Limits;
 pub use load::LoadError;

@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 64 << 20;
 const DATA_NAMES: [&str; 2] = ["bench-data0", "bench-data1"];
 
 /// Reactors for load, each bound to a core; everything else runs elsewhere if there is another core.
-pub(super) struct Cores {
+pub(crate) struct Cores {
     reactors: Vec<ReactorThread>,
     all: Vec<usize>,
     others: Vec<usize>,
@@ -32,7 +32,7 @@ pub(super) struct Cores {
 impl Cores {
     /// One reactor on the first core; a second one, when asked for, on the next. Everything else is
     /// bound to the cores that are left, or to the last when none is.
-    pub(super) async fn start(count: usize) -> Result<Self, EngineBenchError> {
+    pub(crate) async fn start(count: usize) -> Result<Self, EngineBenchError> {
         let own = machine::cores();
         let mut reactors = Vec::new();
         for (index, name) in DATA_NAMES.iter().take(count).enumerate() {
@@ -72,7 +72,7 @@ impl Cores {
     }
 
     /// Runs the load on the first reactor.
-    pub(super) async fn run(&self, load: Load) -> Result<Run, EngineBenchError> {
+    pub(crate) async fn run(&self, load: Load) -> Result<Run, EngineBenchError> {
         self.clear();
         let start = machine::process_seconds();
         let run = on(&self.reactors[0], move || run_here(load, 1)).await??;
@@ -126,7 +126,7 @@ impl Cores {
 
     /// Runs something else on the first reactor. Threads are bound to no core meanwhile, as in the daemon, except that
     /// one.
-    pub(super) async fn on_first<T, F, Fut>(&self, make: F) -> Result<T, EngineBenchError>
+    pub(crate) async fn on_first<T, F, Fut>(&self, make: F) -> Result<T, EngineBenchError>
     where
         T: Send + 'static,
         F: FnOnce() -> Fut + Send + 'static,

@@ -24,7 +24,7 @@ const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pattern {
+pub(crate) enum Pattern {
     /// Writes all of the range in order, once.
     Fill,
     /// Reads at random.
@@ -37,26 +37,26 @@ pub(super) enum Pattern {
 
 /// How it is done.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
-    pub(super) pattern: Pattern,
-    pub(super) block_bytes: usize,
-    pub(super) depth: u16,
+pub(crate) struct Load {
+    pub(crate) pattern: Pattern,
+    pub(crate) block_bytes: usize,
+    pub(crate) depth: u16,
     /// Bytes of the disk that are used.
-    pub(super) range: u64,
-    pub(super) time: Duration,
+    pub(crate) range: u64,
+    pub(crate) time: Duration,
     /// The client sleeps until it is called, as a guest does; else it polls.
-    pub(super) sleeps: bool,
+    pub(crate) sleeps: bool,
     /// The range was filled by [`Pattern::Fill`], and reads look at what they read.
-    pub(super) verify: bool,
+    pub(crate) verify: bool,
 }
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Outcome {
-    pub(super) requests: u64,
-    pub(super) seconds: f64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
+pub(crate) struct Outcome {
+    pub(crate) requests: u64,
+    pub(crate) seconds: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
 }
 
 struct Run<'a> {
@@ -78,7 +78,7 @@ fn invalid(text: String) -> io::Error {
 }
 
 /// Runs a load on the device behind a socket.
-pub(super) fn run(path: &Path, huge_pages: bool, load: &Load) -> io::Result<Outcome> {
+pub(crate) fn run(path: &Path, huge_pages: bool, load: &Load) -> io::Result<Outcome> {
     let front_end = FrontEnd::connect(path, huge_pages, load.block_bytes)?;
     let blocks = load.range.min(front_end.size_bytes()) / load.block_bytes as u64;
     if blocks == 0 || !(1..=DEPTH_MAX).contains(&load.depth) {

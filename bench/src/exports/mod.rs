@@ -7,7 +7,7 @@
 //! - Reads find what was written before, and look whether it is that.
 
 mod front_end;
-mod load;
+pub(crate) mod load;
 mod report;
 
 use std::path::{Path, PathBuf};

@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{CloseReason, HostError};
 use initiator::{ConnectOptions, Controller, Error, discover};
 use nvme::admin::{OPCODE_GET_LOG_PAGE, OPCODE_KEEP_ALIVE, OPCODE_SET_FEATURES};
+use nvme::auth::{HostKeys, Secret};
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::FabricsCommand;
 use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat};
@@ -136,6 +138,20 @@ fn a_target_that_lies_while_a_host_connects_is_not_connected_to() {
         let no = Lie::Status(Status::INTERNAL);
         let error = fails(target, opcode(OPCODE_SET_FEATURES), no).await;
         assert_eq!(status(&error), Some(Status::INTERNAL), "{error}");
+    });
+}
+
+#[test]
+fn a_host_that_wants_to_know_its_target_leaves_one_that_proves_nothing() {
+    story(async |target: Target| {
+        let secret = || Secret::from_random(None, &[7; 64]);
+        let options = ConnectOptions {
+            keys: Some(Arc::new(HostKeys::new(secret(), Some(secret())))),
+            ..target.options()
+        };
+        let error = Controller::connect(&target.connector, options).await;
+        let error = error.expect_err("it asks for nothing").to_string();
+        assert!(error.contains("it does not authenticate"), "{error}");
     });
 }
 

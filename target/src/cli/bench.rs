@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bench::drive::DriveBenchError;
 use bench::engine::{EngineBenchError, Options};
 use bench::{BenchError, RunOptions};
 use clap::{Args, Subcommand};
@@ -12,12 +13,17 @@ use subsystem::errors::Failure;
 
 use super::run::on_reactor;
 use super::{Exit, Outcome, print, print_json};
+use crate::errors::of_drive;
+use crate::new_drive::check_unneeded;
+use crate::opened_drive::{OpenedDrive, socket_of};
 
 /// `onefold bench ...`
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Measure the engine without a network, each figure beside the machine's own limit
     Engine(EngineArgs),
+    /// Measure one drive as pools use it, without a pool: a file, a device, a namespace elsewhere, a vhost-user-blk socket
+    Drive(DriveArgs),
     /// Measure TCP and RDMA between a target and a client on this machine, beside other targets
     Transports(TransportsArgs),
     /// Measure disks of virtual machines (vhost-user-blk) on this machine, beside other targets
@@ -75,6 +81,32 @@ pub struct ExportsArgs {
     pub run: RunArgs,
 }
 
+/// `onefold bench drive`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold bench drive /dev/nvme1n1\n  onefold bench drive nvme+tcp://192.0.2.5:4420/nqn.2016-06.io.spdk:cnode1#1 --json\n  \
+                  onefold bench drive vhost-user:/run/spdk/vhost.0 --overwrite\n\n\
+                  Needs an idle machine. The first 256 MiB of the drive are used. The device behind a vhost-user-blk\n\
+                  socket is measured by a bare front-end too, beside which the drive is told."
+)]
+pub struct DriveArgs {
+    /// The drive, as `onefold serve --drive` takes one that is there
+    #[arg(value_name = "PATH")]
+    pub drive: PathBuf,
+    /// Also write: the drive is OVERWRITTEN; one that holds something is refused
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Seconds of a run
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Runs of each workload, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=99))]
+    pub runs: u16,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `onefold bench transports`
 #[derive(Debug, Args)]
 #[command(
@@ -122,6 +154,7 @@ pub struct EngineArgs {
 pub(super) fn run(command: BenchCommand) -> Outcome {
     match command {
         BenchCommand::Engine(args) => engine(&args),
+        BenchCommand::Drive(args) => drive(&args),
         BenchCommand::Transports(args) => transports(args),
         BenchCommand::Exports(args) => exports(args),
     }
@@ -149,6 +182,38 @@ fn engine(args: &EngineArgs) -> Outcome {
         print_json(&report)?;
     } else {
         print(&report.to_string());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn drive(args: &DriveArgs) -> Outcome {
+    let path = &args.drive;
+    let measure = async {
+        let as_it_is = drives::OpenOptions::default();
+        let drive = OpenedDrive::open(path, &as_it_is);
+        let drive = drive.await.map_err(of_drive)?;
+        if args.overwrite {
+            let reactor = reactor::current();
+            let reactor = reactor.ok_or_else(|| Failure::unavailable("there is no reactor"))?;
+            check_unneeded(&drive, path, reactor.buffers()).await?;
+        }
+        let options = bench::drive::Options {
+            name: path.display().to_string(),
+            socket: socket_of(path),
+            overwrite: args.overwrite,
+            seconds: args.seconds,
+            runs: args.runs.into(),
+        };
+        let report = bench::drive::run(&options, drive.into_whole(), &say).await;
+        report.map_err(|error| match error {
+            DriveBenchError::Small(_) => Failure::invalid(error.to_string()),
+            _ => Failure::unavailable(error.to_string()),
+        })
+    };
+    let report = on_reactor(CONTROL_BUFFER_BYTES, measure)?.map_err(Exit::could_not_run)?;
+    match args.json {
+        true => print_json(&report)?,
+        false => print(&report.to_string()),
     }
     Ok(ExitCode::SUCCESS)
 }

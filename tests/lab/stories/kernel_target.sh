@@ -1,6 +1,7 @@
 # The Linux kernel's own target on a RAM disk, for comparison and for our own host.
 # arguments: ADDRESS NQN [TRANSPORT [HOSTNQN [SECRETS]]]; with HOSTNQN that host has to come by TLS, with the key in small.tls or
-# large.tls; with SECRETS it has to authenticate, too, by the secret in host.key, and the target does so by that in target.key
+# large.tls; with SECRETS port 4421 takes it without TLS, and it has to authenticate by the secret in host.key, the target by that in
+# target.key. Linux's target asks for no secret where a host has the key for TLS.
 . /lib/lab.sh
 transport=${3:-rdma}
 [ "$transport" = tcp ] || rxe_up
@@ -14,8 +15,11 @@ mkdir "$nvmet/subsystems/$2/namespaces/1"; printf /dev/nullb0 >"$nvmet/subsystem
 reservations=$nvmet/subsystems/$2/namespaces/1/resv_enable
 [ ! -e "$reservations" ] || echo 1 >"$reservations" || die resv_enable
 echo 1 >"$nvmet/subsystems/$2/namespaces/1/enable" || die enable
-port=$nvmet/ports/1; mkdir $port
-echo $transport >$port/addr_trtype; echo ipv4 >$port/addr_adrfam; echo "$1" >$port/addr_traddr; echo 4420 >$port/addr_trsvcid
+make_port() { # NUMBER ADDRESS SERVICE
+  port=$nvmet/ports/$1; mkdir "$port"
+  echo $transport >"$port/addr_trtype"; echo ipv4 >"$port/addr_adrfam"; echo "$2" >"$port/addr_traddr"; echo "$3" >"$port/addr_trsvcid"
+}
+make_port 1 "$1" 4420
 if [ -n "$4" ]; then
   tools_of forky; tlshd_up
   for size in 1:small 2:large; do
@@ -24,6 +28,7 @@ if [ -n "$4" ]; then
   done
   echo tls1.3 >$port/addr_tsas; echo required >$port/addr_treq
 fi
+ln -s "$nvmet/subsystems/$2" "$port/subsystems/$2" || die port
 if [ -n "$5" ]; then
   host=$nvmet/hosts/$4; mkdir "$host"
   for name in host:dhchap_key target:dhchap_ctrl_key; do
@@ -31,8 +36,9 @@ if [ -n "$5" ]; then
     cat "/lab/${name%:*}.key" >"$host/${name#*:}" || die "${name#*:}"
   done
   echo 0 >"$nvmet/subsystems/$2/attr_allow_any_host"; ln -s "$host" "$nvmet/subsystems/$2/allowed_hosts/$4" || die allowed_hosts
+  make_port 2 "$1" 4421
+  ln -s "$nvmet/subsystems/$2" "$port/subsystems/$2" || die "port 4421"
 fi
-ln -s "$nvmet/subsystems/$2" "$port/subsystems/$2" || die port
 log "kernel target up, reservations: $(cat "$reservations" 2>/dev/null || echo none)"; signal up
 await done 900
 exit 0

@@ -1,0 +1,246 @@
+//! `onefold bench drive`: one drive, of any kind that a pool can have, without a pool.
+//!
+//! - One reactor on a core of its own makes all the load, as the engine does: reads and writes in buffers of its pool.
+//! - The device behind a vhost-user-blk socket is then measured by a bare front-end too, on the same core: it gives the device
+//!   its data where they lie, looks at nothing, and polls.
+//! - Each figure is the median of several short runs.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use drives::{Drive, DriveError};
+use serde::Serialize;
+
+use crate::engine::load::{Act, Goal, Load, Places, Until};
+use crate::engine::{Cores, EngineBenchError, Mix, Numbers};
+use crate::exports::load as bare;
+use crate::machine::Machine;
+
+/// Bytes of the drive that are used, from its start.
+const RANGE: u64 = 256 << 20;
+
+/// How it is measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The drive as people name it.
+    pub name: String,
+    /// The socket of a vhost-user-blk server, if it is that.
+    pub socket: Option<PathBuf>,
+    /// Whether the drive may be overwritten; else it is only read.
+    pub overwrite: bool,
+    /// Seconds of a run.
+    pub seconds: u32,
+    /// Runs of a workload, of which the median counts.
+    pub runs: usize,
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveBenchError {
+    /// The drive.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// A run.
+    #[error(transparent)]
+    Engine(#[from] EngineBenchError),
+    /// The bare front-end.
+    #[error("the bare front-end failed at {workload}: {source}")]
+    FrontEnd {
+        /// The workload that failed.
+        workload: &'static str,
+        /// What the system, or the server, said.
+        source: std::io::Error,
+    },
+    /// The drive has less than is used of it.
+    #[error("drive '{0}' has less than 256 MiB")]
+    Small(String),
+}
+
+/// All figures of a drive.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What it was measured on.
+    pub machine: Machine,
+    /// The drive.
+    pub drive: String,
+    /// The workloads.
+    pub rows: Vec<Row>,
+}
+
+/// One workload.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// Commands a second: the median of the runs.
+    pub commands_per_second: f64,
+    /// Least and greatest of the runs.
+    pub range: [f64; 2],
+    /// Latency of a command, in microseconds: its median.
+    pub p50_us: f64,
+    /// Its 99th percentile.
+    pub p99_us: f64,
+    /// Processor time of the reactor's thread for a command, in microseconds; it polls for a moment before it sleeps.
+    pub core_us: f64,
+    /// Commands a second of the bare front-end, and its median latency in microseconds.
+    pub bare: Option<(f64, f64)>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}; drive {}", self.machine, self.drive)?;
+        writeln!(f)?;
+        writeln!(
+            f,
+            "{:<14} {:>8} {:>15} {:>8} {:>8} {:>8}  beside a bare front-end",
+            "workload", "K/s", "of runs", "p50 us", "p99 us", "core us"
+        )?;
+        for row in &self.rows {
+            let bare = row.bare.map_or(String::new(), |(rate, p50_us)| {
+                let ratio = row.commands_per_second / rate;
+                format!("{ratio:.2} of {:.1} K/s, {p50_us:.2} us", rate / 1e3)
+            });
+            let [least, most] = row.range.map(|rate| rate / 1e3);
+            writeln!(
+                f,
+                "{:<14} {:>8.1} {:>15} {:>8.2} {:>8.2} {:>8.2}  {bare}",
+                row.name,
+                row.commands_per_second / 1e3,
+                format!("{least:.1} to {most:.1}"),
+                row.p50_us,
+                row.p99_us,
+                row.core_us,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+struct Workload {
+    name: &'static str,
+    is_write: bool,
+    block_bytes: usize,
+    depth: u16,
+}
+
+const fn workload(name: &'static str, is_write: bool, block_kib: usize, depth: u16) -> Workload {
+    Workload {
+        name,
+        is_write,
+        block_bytes: block_kib << 10,
+        depth,
+    }
+}
+
+const WORKLOADS: [Workload; 6] = [
+    workload("write-4k", true, 4, 32),
+    workload("write-4k-qd1", true, 4, 1),
+    workload("write-128k", true, 128, 8),
+    workload("read-4k", false, 4, 32),
+    workload("read-4k-qd1", false, 4, 1),
+    workload("read-128k", false, 128, 8),
+];
+
+impl Options {
+    fn suits(&self, workload: &Workload) -> bool {
+        self.overwrite || !workload.is_write
+    }
+
+    fn time(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+}
+
+/// Measures a drive, which is closed before its server is asked by the bare front-end. Call it on a reactor; `progress` is told
+/// what begins.
+///
+/// # Errors
+/// The drive, or its server, failed; there is less of it than is used.
+pub async fn run(
+    options: &Options,
+    drive: Arc<dyn Drive>,
+    progress: &dyn Fn(&str),
+) -> Result<Report, DriveBenchError> {
+    let range_bytes = drive.blocks().saturating_mul(drives::BLOCK_BYTES as u64);
+    if range_bytes < RANGE {
+        return Err(DriveBenchError::Small(options.name.clone()));
+    }
+    let machine = Machine::look(std::path::Path::new("."));
+    let cores = Cores::start(1).await?;
+    let mut rows = Vec::new();
+    for workload in WORKLOADS.iter().filter(|workload| options.suits(workload)) {
+        progress(workload.name);
+        let load = Load {
+            goal: Goal::Drive(drive.clone()),
+            act: match workload.is_write {
+                true => Act::Write(Mix::Unique),
+                false => Act::Read,
+            },
+            places: Places::Random,
+            block_bytes: workload.block_bytes,
+            compressible: 0,
+            depth: workload.depth.into(),
+            range_bytes: RANGE,
+            until: Until::Time(options.time()),
+            numbers: Arc::new(Numbers::default()),
+            windows: None,
+        };
+        let mut runs = Vec::new();
+        for _ in 0..options.runs.max(1) {
+            runs.push(cores.run(load.clone()).await?);
+        }
+        runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+        let run = &runs[runs.len() / 2];
+        rows.push(Row {
+            name: workload.name,
+            commands_per_second: run.per_second(),
+            range: [runs[0].per_second(), runs[runs.len() - 1].per_second()],
+            p50_us: run.p50_us,
+            p99_us: run.p99_us,
+            core_us: run.core_us(),
+            bare: None,
+        });
+    }
+    // A server talks with one at a time.
+    drop(drive);
+    if let Some(socket) = &options.socket {
+        let workloads = WORKLOADS.iter().filter(|workload| options.suits(workload));
+        for (workload, row) in workloads.zip(&mut rows) {
+            progress(&format!("{} by a bare front-end", workload.name));
+            let load = bare::Load {
+                pattern: match workload.is_write {
+                    true => bare::Pattern::WriteUnique,
+                    false => bare::Pattern::Read,
+                },
+                block_bytes: workload.block_bytes,
+                depth: workload.depth,
+                range: RANGE,
+                time: options.time(),
+                sleeps: false,
+                verify: false,
+            };
+            let (socket, runs) = (socket.clone(), options.runs.max(1));
+            let measured = cores.on_first(move || async move {
+                let runs = (0..runs).map(|_| bare::run(&socket, false, &load));
+                runs.collect::<Result<Vec<_>, _>>()
+            });
+            let measured = measured.await?.map_err(|source| DriveBenchError::FrontEnd {
+                workload: workload.name,
+                source,
+            });
+            let mut measured: Vec<(f64, f64)> = measured?
+                .iter()
+                .map(|run| (run.requests as f64 / run.seconds, run.p50_us))
+                .collect();
+            measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+            row.bare = Some(measured[measured.len() / 2]);
+        }
+    }
+    Ok(Report {
+        machine,
+        drive: options.name.clone(),
+        rows,
+    })
+}
