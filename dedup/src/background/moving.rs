@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use meta::{Pba, SegmentCopy, SegmentRow};
 
-use crate::background::rebuild::{catch_up_some, give_up};
+use crate::background::rebuild::{catch_up_all, give_up};
 use crate::background::scrub::{LOOK_BLOCKS, blocks_to_scrub};
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::drive_state::DriveState;
@@ -79,12 +79,9 @@ pub(super) async fn copy(
         let found = blocks_to_scrub(shared, first).await?;
         let blocks = found.into_iter().map(|(pba, _)| pba);
         let blocks: Vec<Pba> = blocks.filter(|pba| segment_of(*pba) == segment).collect();
-        let mut left = &blocks[..];
-        while !left.is_empty() {
-            if shared.is_closed() || !is_online() {
-                return Ok(Moved::GivenUp);
-            }
-            catch_up_some(shared, (to.drive, true), &mut left).await?;
+        let goes_on = || !shared.is_closed() && is_online();
+        if !catch_up_all(shared, (to.drive, true), &blocks, goes_on, |_, _| ()).await? {
+            return Ok(Moved::GivenUp);
         }
     }
     // What was freed before it was looked at must not come back after a crash, and no record tells of what was copied.

@@ -6,12 +6,14 @@
 //! the pool nothing is compared. What is freed and not looked at is durably freed before the
 //! drive is online. A restart begins anew, and so does a drive that went offline, or was replaced, on the way.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Instant;
 
 use drives::{BLOCK_BYTES, DriveError, Extent};
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
+use futures_util::stream::{self, StreamExt};
 use meta::Pba;
 use reactor::Buffer;
 use serde::{Deserialize, Serialize};
@@ -136,18 +138,16 @@ async fn rebuild(
     for first in by_references(shared).await {
         let found = blocks_to_scrub(shared, first).await?;
         let blocks: Vec<Pba> = found.into_iter().map(|(pba, _)| pba).collect();
-        let mut left = &blocks[..];
-        while !left.is_empty() {
-            if shared.is_closed() || !is_current(shared, drive, number) {
-                return Ok(false);
-            }
-            let before = left.len();
-            let written = catch_up_some(shared, (drive, is_new), &mut left).await?;
+        let goes_on = || !shared.is_closed() && is_current(shared, drive, number);
+        let note = |blocks: usize, written: u64| {
             if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
                 status.written_bytes += written;
-                status.done_bytes += ((before - left.len()) * BLOCK_BYTES) as u64;
+                status.done_bytes += (blocks * BLOCK_BYTES) as u64;
                 status.total_bytes = status.total_bytes.max(status.done_bytes);
             }
+        };
+        if !catch_up_all(shared, (drive, is_new), &blocks, goes_on, note).await? {
+            return Ok(false);
         }
     }
     // What was freed before it was looked at must not come back after a crash.
@@ -165,32 +165,58 @@ async fn rebuild(
     shared.put_online(drive, number).await
 }
 
-/// Brings the copies on a drive of the next of these blocks up to date, and rests if hosts are at work; returns how many bytes
-/// that wrote.
-pub(super) async fn catch_up_some(
+/// Brings the copies of blocks on a drive up to date, as long as `goes_on`: in small pieces, with rests, while hosts are at
+/// work, else in large ones, the next as soon as one is done, so that neither drive waits for the other. `note` is told of
+/// each piece how many blocks were looked at and how many bytes were written. Whether it came to the end.
+pub(super) async fn catch_up_all(
     shared: &Arc<Shared>,
     to: (u16, bool),
-    left: &mut &[Pba],
-) -> Result<u64> {
-    let is_gentle = shared.hosts.were_at_work();
-    let (chunks, size) = match is_gentle {
-        true => (1, GENTLE_BLOCKS),
-        false => (CHUNKS, CHUNK_BLOCKS),
-    };
-    let (now, later) = left.split_at(left.len().min(chunks * size));
-    *left = later;
-    let began = Instant::now();
-    let copied = now.chunks(size).map(|blocks| catch_up(shared, to, blocks));
-    // All of them end: each gives back what it holds.
-    let mut all_written = 0;
-    for written in join_all(copied).await {
-        all_written += written?;
+    blocks: &[Pba],
+    goes_on: impl Fn() -> bool,
+    mut note: impl FnMut(usize, u64),
+) -> Result<bool> {
+    let mut left = blocks;
+    while !left.is_empty() {
+        if !goes_on() {
+            return Ok(false);
+        }
+        if shared.hosts.were_at_work() {
+            let (now, later) = left.split_at(left.len().min(GENTLE_BLOCKS));
+            left = later;
+            let began = Instant::now();
+            note(now.len(), catch_up(shared, to, now).await?);
+            pause(began.elapsed()).await;
+            continue;
+        }
+        let (begun, failed) = (Cell::new(0), Cell::new(false));
+        let may_begin = |_: &&[Pba]| {
+            let may = !failed.get() && goes_on() && !shared.hosts.were_at_work();
+            std::future::ready(may)
+        };
+        let pieces = stream::iter(left.chunks(CHUNK_BLOCKS)).take_while(may_begin);
+        let copied = pieces.map(|piece| {
+            begun.set(begun.get() + piece.len());
+            async move { (piece.len(), catch_up(shared, to, piece).await) }
+        });
+        let mut copied = std::pin::pin!(copied.buffer_unordered(CHUNKS));
+        let mut error = None;
+        // All that have begun end: each gives back what it holds.
+        while let Some((blocks, written)) = copied.next().await {
+            match written {
+                Ok(written) => note(blocks, written),
+                Err(first) => {
+                    failed.set(true);
+                    error.get_or_insert(first);
+                }
+            }
+            yield_once().await;
+        }
+        if let Some(error) = error {
+            return Err(error);
+        }
+        left = left.get(begun.get()..).unwrap_or_default();
     }
-    match is_gentle {
-        true => pause(began.elapsed()).await,
-        false => yield_once().await,
-    }
-    Ok(all_written)
+    Ok(true)
 }
 
 /// The first addresses of all windows of the block table, those first to whose blocks most refers. What is not in memory
