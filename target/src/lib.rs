@@ -43,6 +43,7 @@ mod listeners;
 mod logging;
 mod machine;
 mod mdns;
+mod measured_drive;
 mod metadata;
 mod new_drive;
 mod notify;

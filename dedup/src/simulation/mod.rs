@@ -570,6 +570,7 @@ impl Story {
         let engine = self.open_and_verify();
         self.media.revive();
         self.store.revive();
+        self.disarm_areas();
         let engine = self.rewrite(engine);
         self.finish(engine);
         let mut tally = self.world.borrow().tally;

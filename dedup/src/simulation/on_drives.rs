@@ -279,15 +279,25 @@ impl Story {
         }
     }
 
+    /// What was to fail some steps from now does not.
+    pub(super) fn disarm_areas(&self) {
+        let Some(on) = &self.on_drives else {
+            return;
+        };
+        on.death.arm(0);
+        for area in &on.areas {
+            area.inner.fail_after(None);
+        }
+    }
+
     /// The process is dead, and perhaps power was lost too.
     pub(super) fn crash_areas(&mut self, loses_power: bool) {
+        self.disarm_areas();
         let Some(on) = &mut self.on_drives else {
             return;
         };
         on.opened = None;
-        on.death.arm(0);
         for (at, area) in on.areas.iter().enumerate() {
-            area.inner.fail_after(None);
             if loses_power && !self.losses.is_away(at) {
                 lose_power(area, &mut self.rng);
             }

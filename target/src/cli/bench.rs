@@ -13,9 +13,7 @@ use subsystem::errors::Failure;
 
 use super::run::on_reactor;
 use super::{Exit, Outcome, print, print_json};
-use crate::errors::of_drive;
-use crate::new_drive::check_unneeded;
-use crate::opened_drive::{OpenedDrive, socket_of};
+use crate::measured_drive::MeasuredDrive;
 
 /// `onefold bench ...`
 #[derive(Debug, Subcommand)]
@@ -189,22 +187,15 @@ fn engine(args: &EngineArgs) -> Outcome {
 fn drive(args: &DriveArgs) -> Outcome {
     let path = &args.drive;
     let measure = async {
-        let as_it_is = drives::OpenOptions::default();
-        let drive = OpenedDrive::open(path, &as_it_is);
-        let drive = drive.await.map_err(of_drive)?;
-        if args.overwrite {
-            let reactor = reactor::current();
-            let reactor = reactor.ok_or_else(|| Failure::unavailable("there is no reactor"))?;
-            check_unneeded(&drive, path, reactor.buffers()).await?;
-        }
+        let measured = MeasuredDrive::open(path, args.overwrite).await?;
         let options = bench::drive::Options {
             name: path.display().to_string(),
-            socket: socket_of(path),
+            socket: measured.socket,
             overwrite: args.overwrite,
             seconds: args.seconds,
             runs: args.runs.into(),
         };
-        let report = bench::drive::run(&options, drive.into_whole(), &say).await;
+        let report = bench::drive::run(&options, measured.drive, &say).await;
         report.map_err(|error| match error {
             DriveBenchError::Small(_) => Failure::invalid(error.to_string()),
             _ => Failure::unavailable(error.to_string()),

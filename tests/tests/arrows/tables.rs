@@ -420,6 +420,7 @@ const PROGRAM: House = House {
             "new_drive",
             &["errors", "labels", "opened_drive", "options"],
         ),
+        ("measured_drive", &["errors", "new_drive", "opened_drive"]),
         (
             "pool",
             &[
@@ -506,6 +507,7 @@ const PROGRAM: House = House {
                 "import",
                 "labels",
                 "logging",
+                "measured_drive",
                 "opened_drive",
                 "options",
                 "plan",
