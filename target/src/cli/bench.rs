@@ -201,7 +201,7 @@ fn drive(args: &DriveArgs) -> Outcome {
             _ => Failure::unavailable(error.to_string()),
         })
     };
-    let report = on_reactor(CONTROL_BUFFER_BYTES, measure)?.map_err(Exit::could_not_run)?;
+    let report = on_reactor(CONTROL_BUFFER_BYTES, measure)??;
     match args.json {
         true => print_json(&report)?,
         false => print(&report.to_string()),

@@ -153,3 +153,40 @@ fn a_drive_in_use_is_not_added_to_a_pool_unless_its_path_is_typed_twice() {
     pool.is_consistent();
     fs::remove_file(copy).expect("removed");
 }
+
+#[test]
+fn a_drive_is_measured_without_a_pool_and_what_holds_something_is_not_overwritten() {
+    let pool = Pool::new();
+    let folder = pool.dir.parent().expect("a folder").to_owned();
+    let drive = folder.join("drive").display().to_string();
+    let daemon = pool.serve(&["--create", "0", "--drive", &format!("{drive}=320M")]);
+    daemon.stop(Signal::TERM);
+    let measure = |path: &str, more: &[&str]| {
+        let measured = ["bench", "drive", path, "--runs", "1", "--seconds", "1"];
+        let report = json(&[&measured[..], &["--json"], more].concat());
+        let rows = report["rows"].as_array().expect("rows").clone();
+        for row in &rows {
+            assert!(row["commands_per_second"].as_f64() > Some(0.0), "{row}");
+        }
+        rows.len()
+    };
+    // Reads harm nobody.
+    assert_eq!(measure(&drive, &[]), 3);
+    let before = head_and(Path::new(&drive), 0, BYTES as usize);
+    let refused = ["bench", "drive", &drive, "--overwrite"];
+    fails(&refused, 65, &[&drive, "a drive of the Onefold pool"]);
+    assert!(before == head_and(Path::new(&drive), 0, BYTES as usize));
+    pool.serve(&[]).stop(Signal::TERM);
+
+    let blank = folder.join("blank");
+    File::create(&blank)
+        .and_then(|file| file.set_len(BYTES))
+        .expect("made");
+    assert_eq!(measure(&blank.display().to_string(), &["--overwrite"]), 6);
+    let small = folder.join("small");
+    File::create(&small)
+        .and_then(|file| file.set_len(BYTES - 4096))
+        .expect("made");
+    let small = small.display().to_string();
+    fails(&["bench", "drive", &small], 65, &[&small, "256 MiB"]);
+}
