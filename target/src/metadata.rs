@@ -28,7 +28,7 @@ const BUFFER_BYTES: usize = 16 << 20;
 /// Blocks of one transfer at most.
 const TRANSFER_BLOCKS: usize = 256;
 
-/// How many times as long as a transfer a flush may take.
+/// How many times as long as a transfer a flush may take, if the drive answers a read meanwhile.
 const FLUSH_FACTOR: u32 = 10;
 
 /// How many times as long a drive may take that nobody can stand in for.
@@ -137,10 +137,11 @@ impl Area {
         Ok(starts.map(part).collect())
     }
 
-    /// Begins work on the drive; it fails when it takes too long.
+    /// Begins work on the drive; it fails when it takes longer than an answer may, or so many times as long, as long as the
+    /// drive answers reads meanwhile.
     fn begin<T, Work>(
         &self,
-        answer_max: Duration,
+        turns_max: u32,
         work: impl FnOnce(Arc<dyn Drive>, BufferPool) -> Work + Send + 'static,
     ) -> impl FnOnce() -> io::Result<T> + Send + 'static
     where
@@ -148,12 +149,13 @@ impl Area {
         Work: Future<Output = Result<T, DriveError>> + 'static,
     {
         let (drive, buffers) = (self.drive.clone(), self.reactor.buffers().clone());
-        let under_way = self.under_way.clone();
+        let (under_way, answer_max) = (self.under_way.clone(), self.answer_max);
         let begun = match under_way.refusal() {
             Some(refusal) => Err(refusal),
             None => Ok(self.reactor.spawn(move || {
                 let (tell, told) = oneshot::channel();
                 let state = under_way.clone();
+                let (asked, memory) = (drive.clone(), buffers.clone());
                 let ends = async move {
                     let done = work(drive, buffers).await;
                     if matches!(&done, Err(error) if error.is_in_doubt()) {
@@ -167,15 +169,23 @@ impl Area {
                 reactor::spawn(ends).detach();
                 async move {
                     let mut told = told;
-                    match reactor::timeout(answer_max, &mut told).await {
-                        Ok(done) => done.ok(),
+                    for turn in 1.. {
+                        if let Ok(done) = reactor::timeout(answer_max, &mut told).await {
+                            return done.ok();
+                        }
+                        let goes_on =
+                            turn < turns_max && answers(&asked, &memory, answer_max).await;
                         // It may have ended in this very moment.
-                        Err(reactor::Elapsed) => told.try_recv().ok().or_else(|| {
-                            // Counted before it can find nobody waiting.
-                            under_way.late.fetch_add(1, Ordering::AcqRel);
-                            None
-                        }),
+                        if let Ok(done) = told.try_recv() {
+                            return Some(done);
+                        }
+                        if !goes_on {
+                            break;
+                        }
                     }
+                    // Counted before it can find nobody waiting.
+                    under_way.late.fetch_add(1, Ordering::AcqRel);
+                    None
                 }
             })),
         };
@@ -203,7 +213,7 @@ impl MetadataArea for Area {
         let mut rest = bytes;
         for (block, blocks) in self.transfers(block, rest.len())? {
             let (part, others) = rest.split_at_mut(blocks * BLOCK_BYTES);
-            let read = self.begin(self.answer_max, move |drive, buffers| async move {
+            let read = self.begin(1, move |drive, buffers| async move {
                 let buffer = buffers.alloc(blocks * BLOCK_BYTES).await;
                 let (result, buffer) = drive.read(buffer, &[extent(block, blocks)]).await;
                 result.map(|()| buffer)
@@ -219,7 +229,7 @@ impl MetadataArea for Area {
             Ok(transfers) => transfers,
             Err(error) => return PendingIo::new(move || Err(error)),
         };
-        let started = self.begin(self.answer_max, move |drive, buffers| async move {
+        let started = self.begin(1, move |drive, buffers| async move {
             let mut at = 0;
             for (block, blocks) in transfers {
                 let len = blocks * BLOCK_BYTES;
@@ -235,10 +245,20 @@ impl MetadataArea for Area {
     }
 
     fn flush(&self) -> PendingIo {
-        let answer_max = self.answer_max.saturating_mul(FLUSH_FACTOR);
         let flush = |drive: Arc<dyn Drive>, _| async move { drive.flush().await };
-        PendingIo::new(self.begin(answer_max, flush))
+        PendingIo::new(self.begin(FLUSH_FACTOR, flush))
     }
+}
+
+/// Whether a drive answers a read in time, be it with an error.
+async fn answers(drive: &Arc<dyn Drive>, buffers: &BufferPool, answer_max: Duration) -> bool {
+    let Some(buffer) = buffers.try_alloc(BLOCK_BYTES) else {
+        return false;
+    };
+    let drive = drive.clone();
+    // It goes on when nobody waits any more.
+    let read = reactor::spawn(async move { drive.read(buffer, &[extent(0, 1)]).await });
+    reactor::timeout(answer_max, read).await.is_ok()
 }
 
 fn extent(block: u64, blocks: usize) -> Extent {

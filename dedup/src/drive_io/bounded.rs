@@ -7,21 +7,27 @@
 //! So a drive that hangs keeps little memory, and commands go on with the rest.
 
 use std::cmp::Reverse;
+use std::convert::Infallible;
+use std::future::pending;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use drives::{
-    Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, SmartLog, Transferred,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, SmartLog,
+    Transferred,
 };
+use futures_util::future::{Either, select};
 use reactor::sync::{Permit, Semaphore};
 use reactor::{Buffer, BufferPool};
 
 /// Looks at a transfer that takes long, before its bound is over.
 const LOOKS: u32 = 10;
 
-/// A flush or discard may take so many times as long as a transfer: it waits for all that was written before.
+/// A flush or discard may take so many times as long as a transfer: it waits for all that was written before. A flush may only
+/// as long as the drive answers a read meanwhile.
 const FLUSH_FACTOR: u32 = 10;
 
 /// Says whether the pool can go on without the drive with an index.
@@ -182,6 +188,28 @@ impl BoundedDrive {
         }
     }
 
+    /// Reads a block, of which nobody wants to know anything but that the drive answers: if it does not, it is left, and so is
+    /// what waits for it. Does not end.
+    async fn probe(&self) -> Infallible {
+        let buffers = reactor::current().map(|reactor| reactor.buffers().clone());
+        // Without memory for it there are transfers under way that have bounds of their own.
+        if let Some(buffer) = buffers.and_then(|buffers| buffers.try_alloc(BLOCK_BYTES)) {
+            let drive = self.inner.clone();
+            let first = Extent {
+                block: 0,
+                buffer_offset: 0,
+                blocks: 1,
+            };
+            // It goes on when nobody waits any more.
+            let read = reactor::spawn(async move { drive.read(buffer, &[first]).await });
+            drop(
+                self.within(1, Duration::ZERO, Box::pin(read), |_| false)
+                    .await,
+            );
+        }
+        pending().await
+    }
+
     /// What a transfer gives that has taken so long already, or an error if the drive was left. `is_in_doubt` says whether the
     /// drive may still do what ended.
     async fn within<T: 'static>(
@@ -313,12 +341,21 @@ impl Drive for BoundedDrive {
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         let drive = self.inner.clone();
-        let flush = Box::pin(async move { drive.flush().await });
+        let mut flush: LocalBoxFuture<'static, _> = Box::pin(async move { drive.flush().await });
         Box::pin(async move {
-            let flushed = self
-                .within(FLUSH_FACTOR, Duration::ZERO, flush, |_| false)
-                .await;
-            flushed.and_then(|result| result)
+            if reactor::current().is_none() {
+                let flushed = self.within(1, Duration::ZERO, flush, |_| false);
+                return flushed.await.and_then(|result| result);
+            }
+            if let Ok(result) = reactor::timeout(self.limit, &mut flush).await {
+                return result;
+            }
+            let flushed = pin!(self.within(FLUSH_FACTOR, self.limit, flush, |_| false));
+            let probe = pin!(self.probe());
+            match select(flushed, probe).await {
+                Either::Left((flushed, _)) => flushed.and_then(|result| result),
+                Either::Right((never, _)) => match never {},
+            }
         })
     }
 
@@ -391,7 +428,6 @@ mod tests {
 
     use super::*;
     use crate::drive_io::scatter::tests::SlowDrive;
-    use drives::BLOCK_BYTES;
 
     const LIMIT: Duration = Duration::from_millis(50);
     const BOUNDS: Bounds = Bounds {
@@ -520,6 +556,36 @@ mod tests {
             let (written, _) = drive.write(filled(&pool, 6), &ONE).await;
             written.expect("it answered in the end");
             drive.fence().await.expect("nothing is under way");
+        })
+        .expect("a reactor");
+    }
+
+    #[test]
+    fn a_drive_that_hangs_at_a_flush_is_left_and_one_that_answers_reads_meanwhile_has_more_time() {
+        let (slow, drive) = bounded(|| true);
+        reactor::run(reactor::Config::default(), async move {
+            slow.holds_flushes.store(true, Ordering::Relaxed);
+            let answers = slow.clone();
+            reactor::spawn(async move {
+                reactor::sleep(4 * LIMIT).await;
+                answers.holds_flushes.store(false, Ordering::Relaxed);
+            })
+            .detach();
+            drive.flush().await.expect("it answers in the end");
+            assert_eq!(slow.asked(), 1, "it was asked for a read meanwhile");
+            drive.fence().await.expect("nothing is under way");
+
+            slow.holds_flushes.store(true, Ordering::Relaxed);
+            slow.holds_back.store(true, Ordering::Relaxed);
+            let error = drive.flush().await.expect_err("it answers nothing");
+            assert!(error.is_in_doubt());
+            let error = drive.fence().await.expect_err("two are under way");
+            assert!(error.to_string().contains("2 transfers"), "{error}");
+            slow.holds_flushes.store(false, Ordering::Relaxed);
+            slow.holds_back.store(false, Ordering::Relaxed);
+            while drive.fence().await.is_err() {
+                reactor::yield_now().await;
+            }
         })
         .expect("a reactor");
     }

@@ -320,6 +320,8 @@ pub(crate) mod tests {
     pub(crate) struct SlowDrive {
         inner: MemoryDrive,
         pub(crate) holds_back: AtomicBool,
+        /// The same for flushes alone.
+        pub(crate) holds_flushes: AtomicBool,
         /// Transfers that it was asked for.
         asked: AtomicU64,
     }
@@ -329,6 +331,7 @@ pub(crate) mod tests {
             Arc::new(Self {
                 inner: MemoryDrive::new(LABEL_BLOCKS + 100),
                 holds_back: AtomicBool::new(false),
+                holds_flushes: AtomicBool::new(false),
                 asked: AtomicU64::new(0),
             })
         }
@@ -339,8 +342,12 @@ pub(crate) mod tests {
 
         async fn answer(&self) {
             self.asked.fetch_add(1, Ordering::Relaxed);
+            Self::hold(&self.holds_back).await;
+        }
+
+        async fn hold(holds_back: &AtomicBool) {
             poll_fn(|cx| {
-                if !self.holds_back.load(Ordering::Relaxed) {
+                if !holds_back.load(Ordering::Relaxed) {
                     return Poll::Ready(());
                 }
                 cx.waker().wake_by_ref();
@@ -393,7 +400,10 @@ pub(crate) mod tests {
         }
 
         fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-            self.inner.flush()
+            Box::pin(async move {
+                Self::hold(&self.holds_flushes).await;
+                self.inner.flush().await
+            })
         }
 
         fn discard<'a>(

@@ -81,7 +81,7 @@ pub struct EngineConfig {
     /// alone, as one that is missing here.
     pub domains: Vec<Option<String>>,
     /// How long a read or a write of a drive may take whose data others have: then the drive is offline. A flush or a discard
-    /// may take ten times as long. For pools with copies.
+    /// may take ten times as long, a flush if the drive answers reads meanwhile. For pools with copies.
     pub drive_answer_max: Duration,
     /// Bytes of buffers that a drive has at the same time at most, whose data others have: a drive that hangs keeps them until the
     /// system gives it up. A quarter of the smallest pool of buffers leaves enough for all others. For pools with copies.
