@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drives::{Drive, DriveError};
+use drives::Drive;
 use serde::Serialize;
 
 use crate::engine::load::{Act, Goal, Load, Places, Until};
@@ -39,9 +39,6 @@ pub struct Options {
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveBenchError {
-    /// The drive.
-    #[error(transparent)]
-    Drive(#[from] DriveError),
     /// A run.
     #[error(transparent)]
     Engine(#[from] EngineBenchError),

@@ -143,7 +143,7 @@ const QUICK: Plan = Plan {
     file_volume_bytes: 256 * MIB,
     grid_volume_bytes: 32 * MIB,
     small_cache_blocks: 1 << 20,
-    mirrored_drive_bytes: 1024 * MIB,
+    mirrored_drive_bytes: 768 * MIB,
     // They take longer than the quick form may.
     has_long: false,
     large_blocks: 1 << 18,
@@ -159,7 +159,7 @@ const CAREFUL: Plan = Plan {
     file_volume_bytes: 2048 * MIB,
     grid_volume_bytes: 256 * MIB,
     small_cache_blocks: 16 << 20,
-    mirrored_drive_bytes: 3072 * MIB,
+    mirrored_drive_bytes: 2048 * MIB,
     has_long: true,
     large_blocks: 20_000_000,
 };

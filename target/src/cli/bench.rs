@@ -139,8 +139,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1024..=1 << 32))]
     pub blocks: Option<u64>,
     /// Only these workloads, separated by commas; `large` are all figures of a large pool, `small-cache` those of a
-    /// volume whose map does not fit 64 MiB, `copy` those of a copy by reference of a volume that was written in order
-    /// (these two are not part of --quick if not asked for)
+    /// volume whose map does not fit 64 MiB, `copy` those of a copy by reference of a volume that was written in order,
+    /// `mirrors` those of two copies of all data and of a rebuild (these three are not part of --quick if not asked for)
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = bench::engine::WORKLOADS)]
     pub only: Vec<String>,
     /// Print JSON
