@@ -1,6 +1,6 @@
 //! The loop of a reactor, and its tasks.
 //!
-//! A turn: take the mailbox, fire timers, poll at most [`POLLS_PER_TURN`] tasks, enter the ring once.
+//! A turn: take the mailbox, fire timers, poll at most [`POLLS_PER_TURN`] tasks, enter the ring once, and look at the sources.
 //! No borrow of the reactor's state is held while a future is polled or dropped, or a waker is woken:
 //! any of these may come back into the reactor.
 
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crate::ring::{Reaped, Ring};
 use crate::shared::{Job, Shared, TaskWaker};
 use crate::slab::{Key, Slab};
+use crate::source::Sources;
 use crate::timer::{Timers, now, turn_begins, turns_end};
 
 /// Tasks polled before the ring is looked at again: enough to share the cost of a system call, few
@@ -39,6 +40,7 @@ pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ring: RefCell<Ring>,
     pub(crate) timers: RefCell<Timers>,
+    pub(crate) sources: Sources,
     tasks: RefCell<Slab<Task>>,
     ready: RefCell<VecDeque<Key>>,
     reaped: RefCell<Reaped>,
@@ -124,6 +126,7 @@ impl Core {
             shared,
             ring: RefCell::new(ring),
             timers: RefCell::default(),
+            sources: Sources::default(),
             tasks: RefCell::new(Slab::new()),
             ready: RefCell::default(),
             reaped: RefCell::default(),
@@ -248,6 +251,7 @@ impl Core {
     /// Submits what tasks have asked for, and handles what is complete; if there is nothing else to
     /// do, waits for that.
     fn turn_ring(&self) -> io::Result<()> {
+        self.sources.notify();
         if self.has_work() {
             self.ring.borrow_mut().submit()?;
             self.reap();
@@ -269,7 +273,11 @@ impl Core {
         let wait = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if self.shared.fall_asleep() {
             let began = Instant::now();
-            let slept = self.ring.borrow_mut().submit_and_wait(wait);
+            let slept = match self.sources.fall_asleep() {
+                true => self.ring.borrow_mut().submit_and_wait(wait),
+                false => self.ring.borrow_mut().submit(),
+            };
+            self.sources.wake_up();
             self.shared.wake_up();
             self.was_idle(began.elapsed());
             slept?;
@@ -297,7 +305,11 @@ impl Core {
         let deadline = self.timers.borrow().next_deadline();
         let mut now = start;
         loop {
-            if ring.has_events() || self.shared.is_pending() || deadline.is_some_and(|d| d <= now) {
+            if ring.has_events()
+                || self.sources.have_events()
+                || self.shared.is_pending()
+                || deadline.is_some_and(|d| d <= now)
+            {
                 return (true, now - start);
             }
             if now >= end {
@@ -319,6 +331,7 @@ impl Core {
         }
         reaped.finish();
         self.reaped.replace(reaped);
+        self.sources.take_events();
     }
 
     /// Drops all tasks, then waits until the kernel is done with everything they had begun.

@@ -27,6 +27,7 @@ mod prefetch;
 mod ring;
 mod shared;
 mod slab;
+mod source;
 pub mod sync;
 mod thread;
 mod timer;
@@ -35,11 +36,13 @@ mod whole;
 pub use blocking::{detach, unblock};
 pub use buffer::{
     Alloc, BUFFER_ALIGNMENT, Buffer, BufferPool, MAX_BUFFER_BYTES, PoolConfig, PoolStats,
+    SharedMemory, SharedPages,
 };
 pub use executor::{busy_time, others_are_ready};
 pub use file::{readable, writable};
 pub use join::{JoinError, JoinHandle, RemoteJoin, spawn};
 pub use prefetch::prefetch;
+pub use source::{Source, Watched, watch};
 pub use thread::{Config, Handle, ReactorThread, current, run, start};
 pub use timer::{Elapsed, Sleep, now, recently, sleep, sleep_until, timeout, yield_now};
 pub use whole::{Guard, end_half_changed, lock_whole};

@@ -13,7 +13,7 @@ use crate::join::{RemoteJoin, spawn_for_remote};
 use crate::ring::Ring;
 use crate::shared::Shared;
 use crate::sync::oneshot;
-use crate::{BufferPool, PoolConfig};
+use crate::{BufferPool, PoolConfig, SharedMemory};
 
 /// How a reactor is set up.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Config {
     /// The size of the reactor's own buffer pool. Registered with the ring, all of it is taken from
     /// the system at the start.
     pub buffer_pool: PoolConfig,
+    /// The shared memory of which the pool takes a part; otherwise its memory is this process's own.
+    pub shared_memory: Option<SharedMemory>,
     /// A pool to use instead of an own one, so that several reactors share it.
     pub shared_buffers: Option<BufferPool>,
     /// The name of the thread, in messages and in the system's task lists (15 bytes there).
@@ -40,6 +42,7 @@ impl Default for Config {
             ring_entries: 256,
             spin: Duration::from_micros(100),
             buffer_pool: PoolConfig::default(),
+            shared_memory: None,
             shared_buffers: None,
             name: "reactor".to_owned(),
         }
@@ -97,7 +100,10 @@ fn enter(config: Config) -> io::Result<(Entered, Handle)> {
     }
     let buffers = match config.shared_buffers {
         Some(pool) => pool,
-        None => BufferPool::new(config.buffer_pool.bytes)?,
+        None => match &config.shared_memory {
+            Some(memory) => BufferPool::in_shared(config.buffer_pool.bytes, memory)?,
+            None => BufferPool::new(config.buffer_pool.bytes)?,
+        },
     };
     let shared = Arc::new(Shared::new(config.name, buffers)?);
     let ring = Ring::new(config.ring_entries, &shared)?;

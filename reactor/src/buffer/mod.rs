@@ -8,6 +8,7 @@
 
 mod arena;
 mod buddy;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +22,8 @@ use std::task::{Context, Poll, Waker};
 
 use arena::{ARENA_ALIGNMENT, Arena};
 use buddy::{Buddy, ORDERS};
+
+pub use shared::{SharedMemory, SharedPages};
 
 /// Every buffer begins at a multiple of this: what O_DIRECT asks for at most.
 pub const BUFFER_ALIGNMENT: usize = 4096;
@@ -88,6 +91,18 @@ impl BufferPool {
     /// # Errors
     /// If the system cannot map that much address space.
     pub fn new(bytes: usize) -> io::Result<Self> {
+        Self::with(bytes, None)
+    }
+
+    /// The same in shared memory, of which it takes the next part.
+    ///
+    /// # Errors
+    /// As of [`new`](Self::new), and if there is not so much left of the shared memory.
+    pub fn in_shared(bytes: usize, memory: &SharedMemory) -> io::Result<Self> {
+        Self::with(bytes, Some(memory))
+    }
+
+    fn with(bytes: usize, shared: Option<&SharedMemory>) -> io::Result<Self> {
         let rounded = bytes
             .max(1)
             .checked_next_multiple_of(ARENA_ALIGNMENT)
@@ -96,7 +111,7 @@ impl BufferPool {
                 let text = format!("a buffer pool of {bytes} bytes is too large; make it smaller");
                 io::Error::new(io::ErrorKind::InvalidInput, text)
             })?;
-        let arena = Arena::new(rounded).map_err(|error| {
+        let arena = Arena::new(rounded, shared).map_err(|error| {
             let text = format!(
                 "cannot map a buffer pool of {rounded} bytes: {error}; make the pool smaller or \
                  raise the limit on address space (ulimit -v)"
@@ -352,6 +367,12 @@ impl Buffer {
     /// The pool that it goes back to.
     pub fn pool(&self) -> BufferPool {
         BufferPool(self.pool.clone())
+    }
+
+    /// The shared memory that it is in, and where it begins there, in bytes; nothing if it is this process's own.
+    pub fn shared_place(&self) -> Option<(&SharedMemory, u64)> {
+        let (memory, at) = self.pool.arena.shared()?;
+        Some((memory, at + u64::from(self.page) * BUFFER_ALIGNMENT as u64))
     }
 
     /// Bytes that can be used without another buffer: the power of two that was allocated.
