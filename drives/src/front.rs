@@ -6,14 +6,15 @@ use std::sync::Arc;
 use reactor::Buffer;
 
 use crate::{
-    Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, SmartLog, Transferred, check_gather,
-    check_range, check_transfer,
+    Drive, DriveError, Extent, GatherExtent, Left, LocalBoxFuture, SmartLog, Transferred,
+    check_gather, check_range, check_transfer,
 };
 
 /// The first blocks of a drive. Nothing beyond them is read, written or discarded through it.
 pub struct FrontDrive {
     inner: Arc<dyn Drive>,
     blocks: u64,
+    left: Arc<Left>,
 }
 
 impl FrontDrive {
@@ -21,7 +22,12 @@ impl FrontDrive {
     #[must_use]
     pub fn new(inner: Arc<dyn Drive>, blocks: u64) -> Self {
         let blocks = blocks.min(inner.blocks());
-        Self { inner, blocks }
+        let left = inner.left().unwrap_or_default();
+        Self {
+            inner,
+            blocks,
+            left,
+        }
     }
 }
 
@@ -88,6 +94,10 @@ impl Drive for FrontDrive {
 
     fn smart_log<'a>(&'a self) -> LocalBoxFuture<'a, Result<Option<SmartLog>, DriveError>> {
         self.inner.smart_log()
+    }
+
+    fn left(&self) -> Option<Arc<Left>> {
+        Some(self.left.clone())
     }
 
     fn is_absent(&self) -> bool {

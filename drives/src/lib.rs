@@ -18,6 +18,7 @@
 mod absent;
 mod ahead;
 mod blocking;
+mod bounded;
 mod content;
 mod error;
 mod fault;
@@ -33,11 +34,13 @@ mod users;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use reactor::Buffer;
 
 pub use absent::AbsentDrive;
 pub use blocking::BlockingDrive;
+pub use bounded::{Answer, BoundedDrive, Bounds, Left, Permission, take_back};
 pub use content::{Content, content_of, wipe_signatures};
 pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};
@@ -116,7 +119,7 @@ pub trait Drive: Send + Sync {
     /// Writes extents gathered from several buffers, in any order; as [`write`](Drive::write) otherwise.
     /// A drive to which every write is dear joins extents that follow each other both here and on the
     /// drive. Others may read the buffers meanwhile, as another drive does that writes them too: the drive gives up its share
-    /// of them before the future is ready; if that is dropped, when the transfer ends.
+    /// of them before the future is ready; if that is dropped, or its outcome is in doubt, when the transfer ends.
     fn write_many<'a>(
         &'a self,
         buffers: Rc<Vec<Buffer>>,
@@ -149,6 +152,11 @@ pub trait Drive: Send + Sync {
     /// The device is one that has it, and it could not be asked.
     fn smart_log<'a>(&'a self) -> LocalBoxFuture<'a, Result<Option<SmartLog>, DriveError>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// What the device was left with, if somebody else has another part of it; see [`BoundedDrive`].
+    fn left(&self) -> Option<Arc<Left>> {
+        None
     }
 
     /// Whether it stands for a drive that could not be opened.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::errors::{of_drive, of_meta};
 use crate::labels;
 use crate::lingering::outlast_by;
-use crate::metadata::{AreaOfDrive, start_reactor};
+use crate::metadata::{AreaOfDrive, Patience, start_reactor};
 use crate::opened_drive::OpenedDrive;
 use crate::options::drive_path;
 use crate::pool::canonical;
@@ -146,11 +146,12 @@ impl Named {
             drive: self.drive.clone(),
             first_block,
             blocks,
+            left: None,
         };
         (blocks > 0).then(|| {
             (
                 self.label.drive.index,
-                area.on(&reactor.handle(), ANSWER_MAX),
+                area.on(&reactor.handle(), Patience::Short(ANSWER_MAX)),
             )
         })
     }

@@ -1,23 +1,22 @@
 //! The pool's metadata on its drives: the areas behind what the engine has of each drive, and who holds a copy.
 //!
 //! Guarantees:
-//! - An area takes so long to answer at most. One that did not answer is not used again before all that it was told has ended,
-//!   because that may still happen; if nobody can know, before the drive is opened again.
+//! - An area takes so long to answer at most ([`BoundedDrive`] has the rule). One that did not answer, for metadata or for data,
+//!   is not used again before all that it was told has ended, because that may still happen; if nobody can know, before the
+//!   drive is opened again.
 //! - Areas have a reactor of their own, from the first of them on: nothing here runs on one that serves hosts, and a pool
 //!   without areas has no memory registered for them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent};
+use drives::{BLOCK_BYTES, BoundedDrive, Bounds, Drive, DriveError, Extent, Left, Permission};
 use meta::{FileMedia, MetadataArea, MetadataOnDrives, PendingIo, RocksStore};
 use reactor::{Buffer, BufferPool, Handle, PoolConfig, ReactorThread};
 use subsystem::errors::Failure;
-use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::errors::of_meta;
@@ -28,8 +27,8 @@ const BUFFER_BYTES: usize = 16 << 20;
 /// Blocks of one transfer at most.
 const TRANSFER_BLOCKS: usize = 256;
 
-/// How many times as long as a transfer a flush may take, if the drive answers a read meanwhile.
-const FLUSH_FACTOR: u32 = 10;
+/// Bytes of that memory that one area has at the same time: one that hangs leaves the others theirs.
+const IN_FLIGHT_BYTES: usize = 4 << 20;
 
 /// How many times as long a drive may take that nobody can stand in for.
 const ONLY_DRIVE_FACTOR: u32 = 30;
@@ -44,6 +43,17 @@ pub(crate) struct AreaOfDrive {
     pub(crate) drive: Arc<dyn Drive>,
     pub(crate) first_block: u64,
     pub(crate) blocks: u64,
+    /// What the device was left with by the engine, which has the rest of it.
+    pub(crate) left: Option<Arc<Left>>,
+}
+
+/// How long to wait for an area.
+#[derive(Clone, Copy)]
+pub(crate) enum Patience {
+    /// Others have what one holds: as long as a transfer of data may take, and not at all where the device was left.
+    Short(Duration),
+    /// Nobody can stand in for it.
+    Long(Duration),
 }
 
 /// Starts the reactor for areas.
@@ -64,54 +74,48 @@ pub(crate) fn start_reactor() -> Result<ReactorThread, Failure> {
 
 impl AreaOfDrive {
     /// The area, on that reactor.
-    pub(crate) fn on(self, reactor: &Handle, answer_max: Duration) -> Arc<dyn MetadataArea> {
+    pub(crate) fn on(self, reactor: &Handle, patience: Patience) -> Arc<dyn MetadataArea> {
+        let (answer_max, left) = match patience {
+            Patience::Short(answer_max) => (answer_max, self.left.unwrap_or_default()),
+            Patience::Long(answer_max) => (answer_max, Arc::default()),
+        };
+        let bounds = Bounds {
+            answer_max,
+            in_flight_bytes: IN_FLIGHT_BYTES,
+        };
+        // Who holds metadata can be left at any time: without it there is a copy less.
+        let permission = Permission::default();
+        permission.ask(|_| true);
+        let drive = BoundedDrive::sharing(self.drive, 0, bounds, Arc::new(permission), left);
         Arc::new(Area {
-            drive: self.drive,
+            drive: Arc::new(drive),
             first_block: self.first_block,
             blocks: self.blocks,
             reactor: reactor.clone(),
-            answer_max,
-            under_way: Arc::default(),
         })
     }
 }
 
 /// See the module.
 struct Area {
-    drive: Arc<dyn Drive>,
+    drive: Arc<BoundedDrive>,
     first_block: u64,
     blocks: u64,
     reactor: Handle,
-    answer_max: Duration,
-    under_way: Arc<UnderWay>,
 }
 
-/// What an area was told that has not ended.
-#[derive(Default)]
-struct UnderWay {
-    /// Transfers and flushes that nobody waits for any more.
-    late: AtomicU64,
-    /// Something ended, and may still happen.
-    is_in_doubt: AtomicBool,
-}
-
-impl UnderWay {
-    /// Why the area cannot be told anything now.
-    fn refusal(&self) -> Option<io::Error> {
-        let why = match (
-            self.is_in_doubt.load(Ordering::Acquire),
-            self.late.load(Ordering::Acquire),
-        ) {
-            (false, 0) => return None,
-            (true, _) => {
-                "what it was told may still happen: it can hold metadata again when it is opened again"
-            }
-            (false, _) => {
-                "it did not answer in time: it can hold metadata again when what it was told has ended"
-            }
-        };
-        Some(io::Error::new(io::ErrorKind::TimedOut, why))
-    }
+/// Why an area cannot be told anything now.
+fn refusal(drive: &BoundedDrive) -> Option<io::Error> {
+    let why = match (drive.is_in_doubt(), drive.is_left()) {
+        (false, false) => return None,
+        (true, _) => {
+            "what it was told may still happen: it can hold metadata again when it is opened again"
+        }
+        (false, true) => {
+            "it did not answer in time: it can hold metadata again when what it was told has ended"
+        }
+    };
+    Some(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
 /// Copies bytes from or to a part of a transfer's buffer.
@@ -137,64 +141,24 @@ impl Area {
         Ok(starts.map(part).collect())
     }
 
-    /// Begins work on the drive; it fails when it takes longer than an answer may, or so many times as long, as long as the
-    /// drive answers reads meanwhile.
+    /// Begins work on the drive.
     fn begin<T, Work>(
         &self,
-        turns_max: u32,
-        work: impl FnOnce(Arc<dyn Drive>, BufferPool) -> Work + Send + 'static,
+        work: impl FnOnce(Arc<BoundedDrive>, BufferPool) -> Work + Send + 'static,
     ) -> impl FnOnce() -> io::Result<T> + Send + 'static
     where
         T: Send + 'static,
         Work: Future<Output = Result<T, DriveError>> + 'static,
     {
         let (drive, buffers) = (self.drive.clone(), self.reactor.buffers().clone());
-        let (under_way, answer_max) = (self.under_way.clone(), self.answer_max);
-        let begun = match under_way.refusal() {
+        let begun = match refusal(&drive) {
             Some(refusal) => Err(refusal),
-            None => Ok(self.reactor.spawn(move || {
-                let (tell, told) = oneshot::channel();
-                let state = under_way.clone();
-                let (asked, memory) = (drive.clone(), buffers.clone());
-                let ends = async move {
-                    let done = work(drive, buffers).await;
-                    if matches!(&done, Err(error) if error.is_in_doubt()) {
-                        state.is_in_doubt.store(true, Ordering::Release);
-                    }
-                    if tell.send(done).is_err() {
-                        state.late.fetch_sub(1, Ordering::AcqRel);
-                    }
-                };
-                // It goes on when nobody waits any more.
-                reactor::spawn(ends).detach();
-                async move {
-                    let mut told = told;
-                    for turn in 1.. {
-                        if let Ok(done) = reactor::timeout(answer_max, &mut told).await {
-                            return done.ok();
-                        }
-                        let goes_on =
-                            turn < turns_max && answers(&asked, &memory, answer_max).await;
-                        // It may have ended in this very moment.
-                        if let Ok(done) = told.try_recv() {
-                            return Some(done);
-                        }
-                        if !goes_on {
-                            break;
-                        }
-                    }
-                    // Counted before it can find nobody waiting.
-                    under_way.late.fetch_add(1, Ordering::AcqRel);
-                    None
-                }
-            })),
+            None => Ok(self.reactor.spawn(move || work(drive, buffers))),
         };
-        let under_way = self.under_way.clone();
+        let drive = self.drive.clone();
         move || match begun?.wait() {
-            Ok(Some(done)) => done.map_err(io::Error::other),
-            Ok(None) => Err(under_way
-                .refusal()
-                .unwrap_or_else(|| io::ErrorKind::TimedOut.into())),
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(refusal(&drive).unwrap_or_else(|| io::Error::other(error))),
             Err(error) => Err(io::Error::other(error)),
         }
     }
@@ -213,9 +177,10 @@ impl MetadataArea for Area {
         let mut rest = bytes;
         for (block, blocks) in self.transfers(block, rest.len())? {
             let (part, others) = rest.split_at_mut(blocks * BLOCK_BYTES);
-            let read = self.begin(1, move |drive, buffers| async move {
+            let read = self.begin(move |drive, buffers| async move {
                 let buffer = buffers.alloc(blocks * BLOCK_BYTES).await;
-                let (result, buffer) = drive.read(buffer, &[extent(block, blocks)]).await;
+                let extents = [extent(block, blocks)];
+                let (result, buffer) = drive.read_or_leave(buffer, &extents).await?;
                 result.map(|()| buffer)
             });
             part.copy_from_slice(&read()?[..blocks * BLOCK_BYTES]);
@@ -229,7 +194,7 @@ impl MetadataArea for Area {
             Ok(transfers) => transfers,
             Err(error) => return PendingIo::new(move || Err(error)),
         };
-        let started = self.begin(1, move |drive, buffers| async move {
+        let started = self.begin(move |drive, buffers| async move {
             let mut at = 0;
             for (block, blocks) in transfers {
                 let len = blocks * BLOCK_BYTES;
@@ -245,20 +210,9 @@ impl MetadataArea for Area {
     }
 
     fn flush(&self) -> PendingIo {
-        let flush = |drive: Arc<dyn Drive>, _| async move { drive.flush().await };
-        PendingIo::new(self.begin(FLUSH_FACTOR, flush))
+        let flush = |drive: Arc<BoundedDrive>, _| async move { drive.flush().await };
+        PendingIo::new(self.begin(flush))
     }
-}
-
-/// Whether a drive answers a read in time, be it with an error. Without memory for that nobody knows, and it has its time.
-async fn answers(drive: &Arc<dyn Drive>, buffers: &BufferPool, answer_max: Duration) -> bool {
-    let Some(buffer) = buffers.try_alloc(BLOCK_BYTES) else {
-        return true;
-    };
-    let drive = drive.clone();
-    // It goes on when nobody waits any more.
-    let read = reactor::spawn(async move { drive.read(buffer, &[extent(0, 1)]).await });
-    reactor::timeout(answer_max, read).await.is_ok()
 }
 
 fn extent(block: u64, blocks: usize) -> Extent {
@@ -283,7 +237,7 @@ struct Areas {
     by_drive: BTreeMap<u16, Arc<dyn MetadataArea>>,
     /// `None` until there is an area.
     reactor: Option<ReactorThread>,
-    answer_max: Duration,
+    patience: Patience,
 }
 
 impl Areas {
@@ -293,7 +247,7 @@ impl Areas {
             Some(started) => started,
             None => start_reactor()?,
         };
-        let area = area.on(&reactor.handle(), self.answer_max);
+        let area = area.on(&reactor.handle(), self.patience);
         self.reactor = Some(reactor);
         self.by_drive.insert(index, area);
         Ok(())
@@ -332,15 +286,15 @@ impl PoolMetadata {
         areas: Vec<(u16, AreaOfDrive)>,
         answer_max: Duration,
     ) -> Result<Self, Failure> {
-        let answer_max = match areas.len() {
+        let patience = match areas.len() {
             // It is dropped for good when it is late, and nobody has its copy.
-            0 | 1 => answer_max.saturating_mul(ONLY_DRIVE_FACTOR),
-            _ => answer_max,
+            0 | 1 => Patience::Long(answer_max.saturating_mul(ONLY_DRIVE_FACTOR)),
+            _ => Patience::Short(answer_max),
         };
         let mut opened = Areas {
             by_drive: BTreeMap::new(),
             reactor: None,
-            answer_max,
+            patience,
         };
         for (index, area) in areas {
             opened.insert(index, area)?;
@@ -424,5 +378,126 @@ impl PoolMetadata {
             self.copies.join(&online).map_err(of_meta)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use conformance::SlowDrive;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    fn area(
+        slow: &Arc<SlowDrive>,
+        left: &Arc<Left>,
+        reactor: &ReactorThread,
+    ) -> Arc<dyn MetadataArea> {
+        let area = AreaOfDrive {
+            drive: slow.clone(),
+            first_block: 50,
+            blocks: 50,
+            left: Some(left.clone()),
+        };
+        area.on(&reactor.handle(), Patience::Short(LIMIT))
+    }
+
+    fn block(byte: u8) -> Arc<Vec<u8>> {
+        Arc::new(vec![byte; BLOCK_BYTES])
+    }
+
+    #[test]
+    fn a_drive_that_hangs_at_a_flush_of_metadata_is_left_and_used_again_when_it_has_answered() {
+        let (slow, left) = (SlowDrive::new(100), Arc::default());
+        let reactor = start_reactor().expect("a reactor");
+        let area = area(&slow, &left, &reactor);
+        area.write(3, block(7)).wait().expect("written");
+        // As long as it answers reads meanwhile, it is busy and does not hang.
+        slow.holds_flushes.store(true, Ordering::Relaxed);
+        let flush = area.flush();
+        let asked = slow.asked();
+        while slow.asked() < asked + 30 {
+            std::thread::yield_now();
+        }
+        slow.holds_flushes.store(false, Ordering::Relaxed);
+        flush.wait().expect("it was busy");
+
+        slow.holds_flushes.store(true, Ordering::Relaxed);
+        slow.holds_back.store(true, Ordering::Relaxed);
+        let error = area.flush().wait().expect_err("it answers nothing");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let flushes = slow.flushes();
+        let error = area.flush().wait().expect_err("it was left");
+        assert!(error.to_string().contains("has ended"), "{error}");
+        assert_eq!(slow.flushes(), flushes, "it was not asked again");
+        slow.holds_flushes.store(false, Ordering::Relaxed);
+        slow.holds_back.store(false, Ordering::Relaxed);
+        while area.flush().wait().is_err() {
+            std::thread::yield_now();
+        }
+        let mut bytes = [0; BLOCK_BYTES];
+        area.read(3, &mut bytes).expect("read");
+        assert_eq!(bytes[..], block(7)[..]);
+    }
+
+    #[test]
+    fn a_drive_that_the_engine_has_left_is_not_waited_for_with_metadata() {
+        let slow = SlowDrive::new(100);
+        let front = drives::FrontDrive::new(slow.clone(), 50);
+        let left = front.left().expect("it is a part");
+        let reactor = start_reactor().expect("a reactor");
+        let area = area(&slow, &left, &reactor);
+        let bounds = Bounds {
+            answer_max: LIMIT,
+            in_flight_bytes: 1 << 20,
+        };
+        let permission = Permission::default();
+        permission.ask(|_| true);
+        let data = BoundedDrive::new(Arc::new(front), 0, bounds, Arc::new(permission));
+        slow.holds_back.store(true, Ordering::Relaxed);
+        let written = reactor.handle().spawn(move || async move {
+            let buffers = reactor::current().expect("inside").buffers().clone();
+            let buffer = buffers.alloc(BLOCK_BYTES).await;
+            data.write(buffer, &[extent(1, 1)]).await.0
+        });
+        written.wait().expect("no panic").expect_err("it hangs");
+        let error = area.write(0, block(1)).wait().expect_err("it was left");
+        assert!(error.to_string().contains("has ended"), "{error}");
+        assert_eq!(slow.asked(), 1, "it was not asked again");
+        slow.holds_back.store(false, Ordering::Relaxed);
+        while area.write(0, block(1)).wait().is_err() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_only_drive_with_metadata_is_waited_for_also_when_its_data_have_a_copy() {
+        let (slow, left) = (SlowDrive::new(100), Arc::<Left>::default());
+        let reactor = start_reactor().expect("a reactor");
+        let other = AreaOfDrive {
+            drive: slow.clone(),
+            first_block: 0,
+            blocks: 50,
+            left: Some(left.clone()),
+        };
+        let other = other.on(&reactor.handle(), Patience::Short(LIMIT));
+        let only = AreaOfDrive {
+            drive: slow.clone(),
+            first_block: 50,
+            blocks: 50,
+            left: Some(left),
+        };
+        let only = only.on(&reactor.handle(), Patience::Long(Duration::from_secs(3600)));
+        slow.holds_back.store(true, Ordering::Relaxed);
+        other.write(0, block(1)).wait().expect_err("it hangs");
+        let write = only.write(0, block(2));
+        while slow.asked() < 2 {
+            std::thread::yield_now();
+        }
+        slow.holds_back.store(false, Ordering::Relaxed);
+        write.wait().expect("it answered in the end");
     }
 }

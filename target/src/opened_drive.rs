@@ -111,12 +111,14 @@ impl OpenedDrive {
         if spec.metadata_blocks == 0 {
             return (drive, None);
         }
+        let front = FrontDrive::new(drive.clone(), spec.blocks);
         let area = AreaOfDrive {
-            drive: drive.clone(),
+            drive,
             first_block: spec.blocks,
             blocks: spec.metadata_blocks,
+            left: front.left(),
         };
-        (Arc::new(FrontDrive::new(drive, spec.blocks)), Some(area))
+        (Arc::new(front), Some(area))
     }
 
     /// Whether opening it made a file.

@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use drives::Drive;
+use drives::{BoundedDrive, Bounds, Drive, Permission};
 use meta::{Pba, SegmentCopy, SegmentRow};
 
-use crate::drive_io::bounded::{BoundedDrive, Bounds, Permission};
 use crate::drive_io::copysets::Copysets;
 use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::drive_io::layout::Completed;

@@ -11,11 +11,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drives::{BLOCK_BYTES, DriveError, Extent};
+use drives::{Answer, BLOCK_BYTES, BoundedDrive, DriveError, Extent};
 use futures_util::future::{Either, select};
 use reactor::Buffer;
 
-use crate::drive_io::bounded::{Answer, BoundedDrive};
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::read_times::{ReadTimes, Timed};
 

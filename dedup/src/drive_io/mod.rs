@@ -5,7 +5,6 @@
 //! block with several copies a read is good if one of them is.
 
 pub(crate) mod arrangement;
-pub(crate) mod bounded;
 pub(crate) mod copysets;
 pub(crate) mod drive_list;
 pub(crate) mod drive_state;

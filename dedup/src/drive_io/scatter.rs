@@ -8,11 +8,10 @@
 
 use std::rc::Rc;
 
-use drives::{BLOCK_BYTES, DriveError, Extent, GatherExtent};
+use drives::{BLOCK_BYTES, DriveError, Extent, GatherExtent, take_back};
 use futures_util::future::join_all;
 use reactor::{Buffer, BufferPool};
 
-use crate::drive_io::bounded::take_back;
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::hedge::{Elsewhere, Filled, Part, no_drive, read_one};
 use crate::drive_io::segments::Place;
@@ -300,123 +299,27 @@ async fn one_buffer(pool: &BufferPool, parts: Vec<Filled>) -> Buffer {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::future::{Future, poll_fn};
+    use std::future::Future;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-    use std::task::{Context, Poll, Waker};
+    use std::sync::atomic::Ordering;
+    use std::task::{Context, Waker};
     use std::time::Duration;
 
-    use drives::{Drive, LocalBoxFuture, MemoryDrive, Transferred};
+    use conformance::SlowDrive;
+    use drives::{Bounds, Drive};
     use futures_util::FutureExt;
     use meta::Pba;
 
     use super::*;
     use crate::LABEL_BLOCKS;
-    use crate::drive_io::bounded::Bounds;
     use crate::drive_io::fetch::Fetch;
     use crate::drive_io::layout::tests::complete;
 
-    /// A drive that holds its answers back as long as it is told to.
-    pub(crate) struct SlowDrive {
-        inner: MemoryDrive,
-        pub(crate) holds_back: AtomicBool,
-        /// The same for flushes alone.
-        pub(crate) holds_flushes: AtomicBool,
-        /// Transfers that it was asked for.
-        asked: AtomicU64,
-    }
-
-    impl SlowDrive {
-        pub(crate) fn new() -> Arc<Self> {
-            Arc::new(Self {
-                inner: MemoryDrive::new(LABEL_BLOCKS + 100),
-                holds_back: AtomicBool::new(false),
-                holds_flushes: AtomicBool::new(false),
-                asked: AtomicU64::new(0),
-            })
-        }
-
-        pub(crate) fn asked(&self) -> u64 {
-            self.asked.load(Ordering::Relaxed)
-        }
-
-        async fn answer(&self) {
-            self.asked.fetch_add(1, Ordering::Relaxed);
-            Self::hold(&self.holds_back).await;
-        }
-
-        async fn hold(holds_back: &AtomicBool) {
-            poll_fn(|cx| {
-                if !holds_back.load(Ordering::Relaxed) {
-                    return Poll::Ready(());
-                }
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            })
-            .await;
-        }
-    }
-
-    impl Drive for SlowDrive {
-        fn name(&self) -> &str {
-            "slow"
-        }
-
-        fn blocks(&self) -> u64 {
-            self.inner.blocks()
-        }
-
-        fn read<'a>(
-            &'a self,
-            buffer: Buffer,
-            extents: &'a [Extent],
-        ) -> LocalBoxFuture<'a, Transferred> {
-            Box::pin(async move {
-                self.answer().await;
-                self.inner.read(buffer, extents).await
-            })
-        }
-
-        fn write<'a>(
-            &'a self,
-            buffer: Buffer,
-            extents: &'a [Extent],
-        ) -> LocalBoxFuture<'a, Transferred> {
-            Box::pin(async move {
-                self.answer().await;
-                self.inner.write(buffer, extents).await
-            })
-        }
-
-        fn write_many<'a>(
-            &'a self,
-            buffers: Rc<Vec<Buffer>>,
-            extents: &'a [GatherExtent],
-        ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-            Box::pin(async move {
-                self.answer().await;
-                self.inner.write_many(buffers, extents).await
-            })
-        }
-
-        fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-            Box::pin(async move {
-                Self::hold(&self.holds_flushes).await;
-                self.inner.flush().await
-            })
-        }
-
-        fn discard<'a>(
-            &'a self,
-            block: u64,
-            blocks: u64,
-        ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-            self.inner.discard(block, blocks)
-        }
-    }
-
     fn two() -> ([Arc<SlowDrive>; 2], DriveList) {
-        let slow = [SlowDrive::new(), SlowDrive::new()];
+        let slow = [
+            SlowDrive::new(LABEL_BLOCKS + 100),
+            SlowDrive::new(LABEL_BLOCKS + 100),
+        ];
         let drives = slow.clone().map(|drive| drive as Arc<dyn Drive>);
         let segments = complete(&Vec::new(), &[100, 100], 1, 0).unwrap();
         (slow, DriveList::new(&drives, &segments, &[]))
@@ -427,7 +330,7 @@ pub(crate) mod tests {
         slow: &[Arc<SlowDrive>; 2],
         transfer: impl Future<Output = T>,
     ) -> T {
-        let asked = || [0, 1].map(|at| slow[at].asked.load(Ordering::Relaxed));
+        let asked = || [0, 1].map(|at| slow[at].asked());
         slow[0].holds_back.store(true, Ordering::Relaxed);
         let before = asked();
         let mut transfer = std::pin::pin!(transfer);

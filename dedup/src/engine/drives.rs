@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use drives::{Drive, DriveError, SmartLog};
+use drives::{Bounds, Drive, DriveError, SmartLog};
 
-use crate::drive_io::bounded::Bounds;
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::{DRIVES_MAX, DriveList, Replacement};
 use crate::drive_io::drive_state::{

@@ -5,11 +5,14 @@
 //! half-way harms nothing else; discards leave neighbours alone; buffers come back. [`check_failures`] and [`check_absent`] are
 //! for drives that fail. They use the first [`BLOCKS`] blocks, which may hold anything before.
 //!
+//! A [`SlowDrive`] is for who has to cope with one.
+//!
 //! They panic with the seed where a drive does something else.
 #![forbid(unsafe_code)]
 
 mod model;
 mod side_by_side;
+mod slow;
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use drives::{BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent};
 use reactor::{Buffer, BufferPool};
+
+pub use slow::SlowDrive;
 
 /// Blocks that a drive must have, and that are written.
 pub const BLOCKS: u64 = 256;

@@ -8,10 +8,10 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
     ("power-cut", &[]),
     ("streams", &[]),
     ("meta", &["power-cut"]),
-    // `conformance` is for its tests alone, as it is for those of all drives.
+    // `conformance` is for its tests alone, as it is for those of all drives and of who uses them.
     ("drives", &["nvme", "reactor", "conformance"]),
     ("conformance", &["drives", "reactor"]),
-    ("dedup", &["meta", "drives", "reactor"]),
+    ("dedup", &["meta", "drives", "reactor", "conformance"]),
     ("fabric", &["nvme", "roce", "reactor"]),
     ("initiator", &["fabric", "nvme", "reactor"]),
     (
@@ -96,6 +96,7 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
             "reactor",
             "initiator",
             "fabric-drives",
+            "conformance",
             "vhost-drives",
             "bench",
         ],

@@ -1,6 +1,7 @@
-//! Drives of a pool with copies: who does not answer is left, if others have its data.
+//! A drive whose answers have a bound: who does not answer is left, if others have its data.
 //!
 //! Guarantees: a transfer ends within its bound, unless nobody else has the data; then it takes as long as the drive takes.
+//! Who has one part of a device does not wait for it when who has another part was let down by it ([`Left`]).
 //! What was left goes on by itself, and the drive is not fenced before that has ended: until then nobody knows what it does.
 //! The bound is of time in which this program ran: one that was stopped for a while leaves no drive.
 //! A drive has so many bytes of buffers at the same time at most, and what waits in line for that ends when the drive is left.
@@ -15,19 +16,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use drives::{
-    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, SmartLog,
-    Transferred,
-};
 use futures_util::future::{Either, select};
 use reactor::sync::{Permit, Semaphore};
 use reactor::{Buffer, BufferPool};
 
-/// Looks at a transfer that takes long, before its bound is over.
-const LOOKS: u32 = 10;
+use crate::{
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, SmartLog,
+    Transferred,
+};
+
+/// Looks at a transfer that takes long, before its bound is over. A drive that takes longer than one look for a flush is asked
+/// for a read.
+const LOOKS: u32 = 20;
 
 /// A flush or discard may take so many times as long as a transfer: it waits for all that was written before. A flush may only
-/// as long as the drive answers a read meanwhile.
+/// as long as the drive answers reads meanwhile.
 const FLUSH_FACTOR: u32 = 10;
 
 /// Says whether the pool can go on without the drive with an index.
@@ -35,11 +38,11 @@ type MayLeave = Box<dyn Fn(u16) -> bool + Send + Sync>;
 
 /// Who decides whether drives are left: nobody at first, and then none is.
 #[derive(Default)]
-pub(crate) struct Permission(OnceLock<MayLeave>);
+pub struct Permission(OnceLock<MayLeave>);
 
 impl Permission {
     /// From now on this says whether the pool can go on without a drive. Once.
-    pub(crate) fn ask(&self, may_leave: impl Fn(u16) -> bool + Send + Sync + 'static) {
+    pub fn ask(&self, may_leave: impl Fn(u16) -> bool + Send + Sync + 'static) {
         // The first one stays.
         let _ = self.0.set(Box::new(may_leave));
     }
@@ -49,38 +52,47 @@ impl Permission {
     }
 }
 
-/// What a drive was left with.
-#[derive(Default)]
-struct Left {
-    /// Transfers that have not ended.
-    under_way: AtomicU64,
-    /// One of them, or one that ended with an error, may still happen.
-    in_doubt: AtomicBool,
-}
+/// What a device was left with, by all who have a part of it: transfers that have not ended.
+#[derive(Debug, Default)]
+pub struct Left(AtomicU64);
 
 impl Left {
-    /// Something ended, and may still happen if that is so.
+    /// How many there are.
+    fn transfers(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn is_any(&self) -> bool {
+        self.transfers() > 0
+    }
+}
+
+/// Whether something that ended may still happen.
+#[derive(Debug, Default)]
+struct Doubt(AtomicBool);
+
+impl Doubt {
     fn note(&self, is_in_doubt: bool) {
         if is_in_doubt {
-            self.in_doubt.store(true, Ordering::Release);
+            self.0.store(true, Ordering::Release);
         }
     }
 }
 
 /// What is bounded of a drive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// How long a transfer may take.
-    pub(crate) answer_max: Duration,
+    pub answer_max: Duration,
     /// Bytes of buffers that it has at the same time.
-    pub(crate) in_flight_bytes: usize,
+    pub in_flight_bytes: usize,
 }
 
 /// What a drive gave; or it was left, and has the buffer still.
-pub(crate) type Answer = Result<Transferred, DriveError>;
+pub type Answer = Result<Transferred, DriveError>;
 
 /// A drive, and the bounds of its answers.
-pub(crate) struct BoundedDrive {
+pub struct BoundedDrive {
     inner: Arc<dyn Drive>,
     index: u16,
     limit: Duration,
@@ -88,14 +100,31 @@ pub(crate) struct BoundedDrive {
     in_flight: Semaphore,
     permission: Arc<Permission>,
     left: Arc<Left>,
+    in_doubt: Arc<Doubt>,
 }
 
 impl BoundedDrive {
-    pub(crate) fn new(
+    /// A drive with these bounds, for which permission is asked by this index. It shares what it was left with, if it is a part
+    /// of a device ([`Drive::left`]).
+    #[must_use]
+    pub fn new(
         inner: Arc<dyn Drive>,
         index: u16,
         bounds: Bounds,
         permission: Arc<Permission>,
+    ) -> Self {
+        let left = inner.left().unwrap_or_default();
+        Self::sharing(inner, index, bounds, permission, left)
+    }
+
+    /// The same for who has another part of the device.
+    #[must_use]
+    pub fn sharing(
+        inner: Arc<dyn Drive>,
+        index: u16,
+        bounds: Bounds,
+        permission: Arc<Permission>,
+        left: Arc<Left>,
     ) -> Self {
         Self {
             inner,
@@ -103,12 +132,28 @@ impl BoundedDrive {
             limit: bounds.answer_max,
             in_flight: Semaphore::new(bounds.in_flight_bytes),
             permission,
-            left: Arc::default(),
+            left,
+            in_doubt: Arc::default(),
         }
     }
 
+    /// Whether transfers that the device was left with have not ended.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.left.is_any()
+    }
+
+    /// Whether something that it was told, and that has ended, may still happen.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt.0.load(Ordering::Acquire)
+    }
+
     /// Reads as [`Drive::read`].
-    pub(crate) async fn read_or_leave(&self, buffer: Buffer, extents: &[Extent]) -> Answer {
+    ///
+    /// # Errors
+    /// The drive was left, and has the buffer still.
+    pub async fn read_or_leave(&self, buffer: Buffer, extents: &[Extent]) -> Answer {
         let permit = match self.admit(buffer.capacity()).await {
             Ok(permit) => permit,
             Err(error) => return Ok((Err(error), buffer)),
@@ -118,7 +163,10 @@ impl BoundedDrive {
     }
 
     /// The same. What takes longer than this goes on in the future that comes back.
-    pub(crate) async fn begin_read(
+    ///
+    /// # Errors
+    /// That future.
+    pub async fn begin_read(
         self: &Arc<Self>,
         buffer: Buffer,
         extents: &[Extent],
@@ -179,21 +227,22 @@ impl BoundedDrive {
             if let Ok(permit) = reactor::timeout(self.limit / LOOKS, &mut line).await {
                 return Ok(permit);
             }
-            if self.left.under_way.load(Ordering::Acquire) > 0
-                && self.permission.may_leave(self.index)
-            {
+            if self.left.is_any() && self.permission.may_leave(self.index) {
                 let text = "does not answer what it was told before; check its cables, its power and what the system's log says";
                 return Err(DriveError::new(ErrorKind::Io, self.inner.name(), text));
             }
         }
     }
 
-    /// Reads a block, of which nobody wants to know anything but that the drive answers: if it does not, it is left, and so is
-    /// what waits for it. Does not end.
+    /// Reads a block again and again, of which nobody wants to know anything but that the drive answers: if it does not, it is
+    /// left, and so is what waits for it. Does not end.
     async fn probe(&self) -> Infallible {
         let buffers = reactor::current().map(|reactor| reactor.buffers().clone());
         // Without memory for it there are transfers under way that have bounds of their own.
-        if let Some(buffer) = buffers.and_then(|buffers| buffers.try_alloc(BLOCK_BYTES)) {
+        while let Some(buffer) = buffers
+            .as_ref()
+            .and_then(|buffers| buffers.try_alloc(BLOCK_BYTES))
+        {
             let drive = self.inner.clone();
             let first = Extent {
                 block: 0,
@@ -202,10 +251,11 @@ impl BoundedDrive {
             };
             // It goes on when nobody waits any more.
             let read = reactor::spawn(async move { drive.read(buffer, &[first]).await });
-            drop(
-                self.within(1, Duration::ZERO, Box::pin(read), |_| false)
-                    .await,
-            );
+            let read = self.within(1, Duration::ZERO, Box::pin(read), |_| false);
+            if read.await.is_err() {
+                break;
+            }
+            reactor::sleep(self.limit / LOOKS).await;
         }
         pending().await
     }
@@ -222,30 +272,30 @@ impl BoundedDrive {
         // Without a reactor there is no clock, and nobody leaves anything.
         if reactor::current().is_none() {
             let done = transfer.await;
-            self.left.note(is_in_doubt(&done));
+            self.in_doubt.note(is_in_doubt(&done));
             return Ok(done);
         }
         let pause = self.limit / LOOKS;
         let mut looks = (waited.as_nanos() / pause.as_nanos().max(1)) as u32;
         loop {
             if let Ok(done) = reactor::timeout(pause, &mut transfer).await {
-                self.left.note(is_in_doubt(&done));
+                self.in_doubt.note(is_in_doubt(&done));
                 return Ok(done);
             }
             looks += 1;
             // What waits behind something that was left is left too.
-            let is_left = self.left.under_way.load(Ordering::Acquire) > 0;
-            if (looks >= LOOKS * factor || is_left) && self.permission.may_leave(self.index) {
+            let is_late = looks >= LOOKS * factor || self.left.is_any();
+            if is_late && self.permission.may_leave(self.index) {
                 break;
             }
         }
-        let left = self.left.clone();
-        left.under_way.fetch_add(1, Ordering::AcqRel);
+        let (left, in_doubt) = (self.left.clone(), self.in_doubt.clone());
+        left.0.fetch_add(1, Ordering::AcqRel);
         reactor::spawn(async move {
             let done = transfer.await;
-            left.note(is_in_doubt(&done));
+            in_doubt.note(is_in_doubt(&done));
             drop(done);
-            left.under_way.fetch_sub(1, Ordering::AcqRel);
+            left.0.fetch_sub(1, Ordering::AcqRel);
         });
         let text = format!(
             "does not answer within {:?}; check its cables, its power and what the system's log says",
@@ -347,10 +397,11 @@ impl Drive for BoundedDrive {
                 let flushed = self.within(1, Duration::ZERO, flush, |_| false);
                 return flushed.await.and_then(|result| result);
             }
-            if let Ok(result) = reactor::timeout(self.limit, &mut flush).await {
+            let first_look = self.limit / LOOKS;
+            if let Ok(result) = reactor::timeout(first_look, &mut flush).await {
                 return result;
             }
-            let flushed = pin!(self.within(FLUSH_FACTOR, self.limit, flush, |_| false));
+            let flushed = pin!(self.within(FLUSH_FACTOR, first_look, flush, |_| false));
             let probe = pin!(self.probe());
             match select(flushed, probe).await {
                 Either::Left((flushed, _)) => flushed.and_then(|result| result),
@@ -376,7 +427,7 @@ impl Drive for BoundedDrive {
 
     fn fence<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         Box::pin(async move {
-            let under_way = self.left.under_way.load(Ordering::Acquire);
+            let under_way = self.left.transfers();
             if under_way > 0 {
                 let text = format!(
                     "does not answer: {under_way} transfers that it was told before have not ended; check it"
@@ -384,11 +435,11 @@ impl Drive for BoundedDrive {
                 return Err(DriveError::new(ErrorKind::Io, self.name(), text));
             }
             // What ends in doubt during the fence is not settled by it.
-            if !self.left.in_doubt.swap(false, Ordering::AcqRel) {
+            if !self.in_doubt.0.swap(false, Ordering::AcqRel) {
                 return Ok(());
             }
             let fenced = self.inner.fence().await;
-            self.left.note(fenced.is_err());
+            self.in_doubt.note(fenced.is_err());
             fenced
         })
     }
@@ -397,7 +448,7 @@ impl Drive for BoundedDrive {
 /// The buffers that were shared with drives: these, or, of a drive that was left and still has them, others of the same content.
 /// Those are of a pool of their own, which ends with them: who waited for memory of the buffers' pool could wait for what waits
 /// as well.
-pub(crate) async fn take_back(buffers: Rc<Vec<Buffer>>) -> Vec<Buffer> {
+pub async fn take_back(buffers: Rc<Vec<Buffer>>) -> Vec<Buffer> {
     let shared = match Rc::try_unwrap(buffers) {
         Ok(buffers) => return buffers,
         Err(shared) => shared,
@@ -420,173 +471,4 @@ pub(crate) async fn take_back(buffers: Rc<Vec<Buffer>>) -> Vec<Buffer> {
     }
     copies.sort_by_key(|(at, _)| *at);
     copies.into_iter().map(|(_, copy)| copy).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU32;
-
-    use super::*;
-    use crate::drive_io::scatter::tests::SlowDrive;
-
-    const LIMIT: Duration = Duration::from_millis(50);
-    const BOUNDS: Bounds = Bounds {
-        answer_max: LIMIT,
-        in_flight_bytes: 2 * BLOCK_BYTES,
-    };
-
-    /// A drive with the bound, and what stands behind it.
-    fn bounded(
-        may_leave: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> (Arc<SlowDrive>, BoundedDrive) {
-        let slow = SlowDrive::new();
-        let permission = Arc::new(Permission::default());
-        permission.ask(move |drive| drive == 3 && may_leave());
-        let drive = BoundedDrive::new(slow.clone(), 3, BOUNDS, permission);
-        (slow, drive)
-    }
-
-    const ONE: [Extent; 1] = [Extent {
-        block: 7,
-        buffer_offset: 0,
-        blocks: 1,
-    }];
-
-    fn filled(pool: &BufferPool, byte: u8) -> Buffer {
-        let mut buffer = pool.try_alloc(BLOCK_BYTES).expect("memory");
-        buffer.fill(byte);
-        buffer
-    }
-
-    #[test]
-    fn a_drive_that_does_not_answer_is_left_and_fenced_when_it_has_answered_after_all() {
-        let pool = BufferPool::new(1 << 21).expect("memory");
-        let (slow, drive) = bounded(|| true);
-        reactor::run(reactor::Config::default(), async move {
-            slow.holds_back.store(true, Ordering::Relaxed);
-            let began = reactor::now();
-            let (written, buffer) = drive.write(filled(&pool, 5), &ONE).await;
-            let error = written.expect_err("it does not answer");
-            assert!(error.is_in_doubt());
-            assert!(
-                error.to_string().contains("does not answer within 50ms"),
-                "{error}"
-            );
-            assert!(reactor::now().duration_since(began) >= LIMIT);
-            assert!(
-                buffer.iter().all(|byte| *byte == 5),
-                "the caller's data are there"
-            );
-            let (read, buffer) = drive.read(buffer, &ONE).await;
-            assert!(read.is_err() && buffer.len() == BLOCK_BYTES);
-            drop(buffer);
-            let error = drive.fence().await.expect_err("two are under way");
-            assert!(error.to_string().contains("2 transfers"), "{error}");
-
-            slow.holds_back.store(false, Ordering::Relaxed);
-            while drive.fence().await.is_err() {
-                reactor::yield_now().await;
-            }
-            let (read, buffer) = drive.read(filled(&pool, 0), &ONE).await;
-            read.expect("it answers");
-            assert!(
-                buffer.iter().all(|byte| *byte == 5),
-                "what was left was written"
-            );
-            drop(buffer);
-            assert_eq!(pool.stats().free_bytes, pool.stats().total_bytes);
-        })
-        .expect("a reactor");
-    }
-
-    #[test]
-    fn what_waits_for_a_drive_that_has_enough_to_do_keeps_its_buffer_when_that_is_left() {
-        let pool = BufferPool::new(1 << 21).expect("memory");
-        let (slow, drive) = bounded(|| true);
-        let drive = Arc::new(drive);
-        reactor::run(reactor::Config::default(), async move {
-            slow.holds_back.store(true, Ordering::Relaxed);
-            let reads = [1, 2, 3].map(|byte| {
-                let (drive, buffer) = (drive.clone(), filled(&pool, byte));
-                reactor::spawn(async move { drive.read_or_leave(buffer, &ONE).await })
-            });
-            let mut left = 0;
-            for (byte, read) in (1..).zip(reads) {
-                match read.await.expect("no panic") {
-                    Err(error) => {
-                        assert!(error.is_in_doubt());
-                        left += 1;
-                    }
-                    Ok((result, buffer)) => {
-                        let error = result.expect_err("it does not answer");
-                        assert!(!error.is_in_doubt(), "it was never told");
-                        assert!(buffer.iter().all(|is| *is == byte));
-                    }
-                }
-            }
-            assert_eq!((left, slow.asked()), (2, 2));
-            slow.holds_back.store(false, Ordering::Relaxed);
-            while drive.fence().await.is_err() {
-                reactor::yield_now().await;
-            }
-            let (read, _) = drive.read(filled(&pool, 0), &ONE).await;
-            read.expect("it has room again");
-        })
-        .expect("a reactor");
-    }
-
-    #[test]
-    fn a_drive_that_has_data_alone_is_waited_for() {
-        let pool = BufferPool::new(1 << 21).expect("memory");
-        let asked = Arc::new(AtomicU32::new(0));
-        let count = asked.clone();
-        let (slow, drive) = bounded(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-            false
-        });
-        reactor::run(reactor::Config::default(), async move {
-            slow.holds_back.store(true, Ordering::Relaxed);
-            let wakes = slow.clone();
-            reactor::spawn(async move {
-                while asked.load(Ordering::Relaxed) < 2 {
-                    reactor::yield_now().await;
-                }
-                wakes.holds_back.store(false, Ordering::Relaxed);
-            });
-            let (written, _) = drive.write(filled(&pool, 6), &ONE).await;
-            written.expect("it answered in the end");
-            drive.fence().await.expect("nothing is under way");
-        })
-        .expect("a reactor");
-    }
-
-    #[test]
-    fn a_drive_that_hangs_at_a_flush_is_left_and_one_that_answers_reads_meanwhile_has_more_time() {
-        let (slow, drive) = bounded(|| true);
-        reactor::run(reactor::Config::default(), async move {
-            slow.holds_flushes.store(true, Ordering::Relaxed);
-            let answers = slow.clone();
-            reactor::spawn(async move {
-                reactor::sleep(4 * LIMIT).await;
-                answers.holds_flushes.store(false, Ordering::Relaxed);
-            })
-            .detach();
-            drive.flush().await.expect("it answers in the end");
-            assert_eq!(slow.asked(), 1, "it was asked for a read meanwhile");
-            drive.fence().await.expect("nothing is under way");
-
-            slow.holds_flushes.store(true, Ordering::Relaxed);
-            slow.holds_back.store(true, Ordering::Relaxed);
-            let error = drive.flush().await.expect_err("it answers nothing");
-            assert!(error.is_in_doubt());
-            let error = drive.fence().await.expect_err("two are under way");
-            assert!(error.to_string().contains("2 transfers"), "{error}");
-            slow.holds_flushes.store(false, Ordering::Relaxed);
-            slow.holds_back.store(false, Ordering::Relaxed);
-            while drive.fence().await.is_err() {
-                reactor::yield_now().await;
-            }
-        })
-        .expect("a reactor");
-    }
 }
