@@ -1,6 +1,7 @@
 //! `onefold bench drive`: one drive, of any kind that a pool can have, without a pool.
 //!
-//! - One reactor on a core of its own makes all the load, as the engine does: reads and writes in buffers of its pool.
+//! - One reactor on a core of its own makes all the load, as the engine does: reads and writes in buffers of its pool, which a
+//!   vhost-user-blk server shares. It has as many buffers as commands, and polls for 1 ms, the most that `--spin` takes.
 //! - The device behind a vhost-user-blk socket is then measured by a bare front-end too, on the same core: it gives the device
 //!   its data where they lie, looks at nothing, and polls.
 //! - Each figure is the median of several short runs.
@@ -81,8 +82,19 @@ pub struct Row {
     pub p99_us: f64,
     /// Processor time of the reactor's thread for a command, in microseconds; it polls for a moment before it sleeps.
     pub core_us: f64,
-    /// Commands a second of the bare front-end, and its median latency in microseconds.
-    pub bare: Option<(f64, f64)>,
+    /// The bare front-end, if the drive is behind a vhost-user-blk socket.
+    pub bare: Option<Bare>,
+}
+
+/// What a bare front-end has of the same device.
+#[derive(Debug, Clone, Serialize)]
+pub struct Bare {
+    /// Commands a second: the median of the runs.
+    pub commands_per_second: f64,
+    /// Least and greatest of the runs.
+    pub range: [f64; 2],
+    /// Latency of a command in that run, in microseconds: its median.
+    pub p50_us: f64,
 }
 
 impl fmt::Display for Report {
@@ -95,9 +107,12 @@ impl fmt::Display for Report {
             "workload", "K/s", "of runs", "p50 us", "p99 us", "core us"
         )?;
         for row in &self.rows {
-            let bare = row.bare.map_or(String::new(), |(rate, p50_us)| {
-                let ratio = row.commands_per_second / rate;
-                format!("{ratio:.2} of {:.1} K/s, {p50_us:.2} us", rate / 1e3)
+            let bare = row.bare.as_ref().map_or(String::new(), |bare| {
+                let ratio = row.commands_per_second / bare.commands_per_second;
+                let [rate, least, most] =
+                    [bare.commands_per_second, bare.range[0], bare.range[1]].map(|rate| rate / 1e3);
+                let us = bare.p50_us;
+                format!("{ratio:.2} of {rate:.1} K/s ({least:.1} to {most:.1}), {us:.2} us")
             });
             let [least, most] = row.range.map(|rate| rate / 1e3);
             writeln!(
@@ -150,22 +165,54 @@ impl Options {
     }
 }
 
-/// Measures a drive, which is closed before its server is asked by the bare front-end. Call it on a reactor; `progress` is told
-/// what begins.
-///
-/// # Errors
-/// The drive, or its server, failed; there is less of it than is used.
-pub async fn run(
+/// The reactor that makes the load. Its buffers are shared with servers of drives that are opened after this.
+pub struct Bench {
+    machine: Machine,
+    cores: Cores,
+}
+
+impl Bench {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system has no reactor, or no memory.
+    pub async fn start() -> Result<Self, DriveBenchError> {
+        // Before this thread is bound to a core.
+        let machine = Machine::look(std::path::Path::new("."));
+        let cores = Cores::start_shared(1).await?;
+        Ok(Self { machine, cores })
+    }
+
+    /// Measures a drive, which is closed before its server is asked by the bare front-end. Call it on a reactor; `progress` is
+    /// told what begins.
+    ///
+    /// # Errors
+    /// The drive, or its server, failed; there is less of it than is used.
+    pub async fn run(
+        self,
+        options: &Options,
+        drive: Arc<dyn Drive>,
+        progress: &dyn Fn(&str),
+    ) -> Result<Report, DriveBenchError> {
+        let rows = run(&self.cores, options, drive, progress).await?;
+        Ok(Report {
+            machine: self.machine,
+            drive: options.name.clone(),
+            rows,
+        })
+    }
+}
+
+async fn run(
+    cores: &Cores,
     options: &Options,
     drive: Arc<dyn Drive>,
     progress: &dyn Fn(&str),
-) -> Result<Report, DriveBenchError> {
+) -> Result<Vec<Row>, DriveBenchError> {
     let range_bytes = drive.blocks().saturating_mul(drives::BLOCK_BYTES as u64);
     if range_bytes < RANGE {
         return Err(DriveBenchError::Small(options.name.clone()));
     }
-    let machine = Machine::look(std::path::Path::new("."));
-    let cores = Cores::start(1).await?;
     let mut rows = Vec::new();
     for workload in WORKLOADS.iter().filter(|workload| options.suits(workload)) {
         progress(workload.name);
@@ -186,7 +233,7 @@ pub async fn run(
         };
         let mut runs = Vec::new();
         for _ in 0..options.runs.max(1) {
-            runs.push(cores.run(load.clone()).await?);
+            runs.push(cores.run_with_few_buffers(load.clone()).await?);
         }
         runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
         let run = &runs[runs.len() / 2];
@@ -232,12 +279,13 @@ pub async fn run(
                 .map(|run| (run.requests as f64 / run.seconds, run.p50_us))
                 .collect();
             measured.sort_by(|a, b| a.0.total_cmp(&b.0));
-            row.bare = Some(measured[measured.len() / 2]);
+            let (commands_per_second, p50_us) = measured[measured.len() / 2];
+            row.bare = Some(Bare {
+                commands_per_second,
+                range: [measured[0].0, measured[measured.len() - 1].0],
+                p50_us,
+            });
         }
     }
-    Ok(Report {
-        machine,
-        drive: options.name.clone(),
-        rows,
-    })
+    Ok(rows)
 }

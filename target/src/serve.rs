@@ -50,7 +50,7 @@ use crate::logging;
 use crate::machine;
 use crate::mdns::Mdns;
 use crate::notify;
-use crate::options::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
+use crate::options::{Buffers, DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::output::print;
 use crate::pool::{self, Create, OpenPool, PoolRequest, Serving};
 use crate::recorder;
@@ -93,10 +93,11 @@ fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
 async fn serve(running: Running) -> Result<(), Failure> {
     let args = running.options();
     let mut signals = Signals::new().map_err(|e| internal("cannot wait for signals", &e))?;
-    let control = start_reactor("onefold-control", CONTROL_BUFFER_BYTES, Duration::ZERO)?;
-    let buffer_bytes = usize::try_from(args.buffers).map_err(|_| {
-        Failure::invalid("--buffers is more than this machine can address: name less")
-    })?;
+    let control = start_reactor(
+        "onefold-control",
+        CONTROL_BUFFER_BYTES.into(),
+        Duration::ZERO,
+    )?;
     args.check_here().map_err(Failure::invalid)?;
     let told = TransportAddress::distinct(&args.listen)
         .map_err(|error| Failure::invalid(error.to_string()))?;
@@ -116,13 +117,12 @@ async fn serve(running: Running) -> Result<(), Failure> {
     }
     let count = args.reactors.unwrap_or_else(default_reactors);
     let limits = limits(args, wanted.of(Transport::Tcp).count(), count);
+    // Before drives are opened: their servers get what is shared then.
+    let buffers = args.buffer_memory.of_each(args.buffers, count)?;
     let mut data = Vec::new();
     for index in 0..count {
-        data.push(start_reactor(
-            &format!("onefold-data{index}"),
-            buffer_bytes / count,
-            args.spin,
-        )?);
+        let name = format!("onefold-data{index}");
+        data.push(start_reactor(&name, buffers.clone(), args.spin)?);
     }
     let http = Http::start(&running.options().http).await?;
     let reactors = data.iter().chain([&control]).map(ReactorThread::handle);
@@ -175,14 +175,15 @@ pub(crate) fn default_reactors() -> usize {
 
 pub(crate) fn start_reactor(
     name: &str,
-    buffer_bytes: usize,
+    buffers: Buffers,
     spin: Duration,
 ) -> Result<ReactorThread, Failure> {
     let config = reactor::Config {
         name: name.to_owned(),
         buffer_pool: PoolConfig {
-            bytes: buffer_bytes,
+            bytes: buffers.bytes,
         },
+        shared_memory: buffers.memory,
         spin,
         ..reactor::Config::default()
     };

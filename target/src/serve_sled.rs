@@ -40,7 +40,7 @@ use crate::listen::{self, Everywhere, Service, Wanted, listen_everywhere};
 use crate::new_drive::{MadeFiles, open_named};
 use crate::notify;
 use crate::opened_drive::kind_of_address;
-use crate::options::{DriveArg, HostArg, SledServeArgs};
+use crate::options::{BufferMemory, DriveArg, HostArg, SledServeArgs};
 use crate::output::print;
 use crate::pool::check_memory;
 use crate::recorder;
@@ -76,9 +76,6 @@ fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
 
 async fn serve(args: &SledServeArgs) -> Result<(), Failure> {
     let mut signals = Signals::new().map_err(|e| internal("cannot wait for signals", &e))?;
-    let buffer_bytes = usize::try_from(args.buffers).map_err(|_| {
-        Failure::invalid("--buffers is more than this machine can address: name less")
-    })?;
     let listeners = TransportAddress::distinct(&args.listen)
         .map_err(|error| Failure::invalid(error.to_string()))?;
     let name = match &args.name {
@@ -96,6 +93,7 @@ async fn serve(args: &SledServeArgs) -> Result<(), Failure> {
     listen::check(&wanted).await?;
     let count = args.reactors.unwrap_or_else(default_reactors);
     let limits = limits(wanted.of(Transport::Tcp).count(), count);
+    let buffers = BufferMemory::Private.of_each(args.buffers, count)?;
     let mut made = MadeFiles::default();
     let exports = open_drives(&args.drives, &name, &mut made).await?;
     let sled = Sled::new(SledConfig {
@@ -110,7 +108,7 @@ async fn serve(args: &SledServeArgs) -> Result<(), Failure> {
     let mut data = Vec::new();
     for index in 0..count {
         let name = format!("onefold-data{index}");
-        data.push(start_reactor(&name, buffer_bytes / count, args.spin)?);
+        data.push(start_reactor(&name, buffers.clone(), args.spin)?);
     }
     let reactors = data.iter().map(ReactorThread::handle);
     let watching = tokio::spawn(notify::watch(reactors.collect()));

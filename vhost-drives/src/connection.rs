@@ -22,13 +22,14 @@ use std::time::{Duration, Instant};
 
 use drives::ErrorKind;
 use reactor::sync::Event;
+use reactor::{Buffer, SharedMemory, SharedPages};
 use rustix::net::{RecvFlags, recv};
 
 use crate::address::SocketAddress;
 use crate::control::{Control, reach};
 use crate::facts::{CONFIG_BYTES, Facts, accepted, check_protocol};
 use crate::memory::{BASE, ENTRIES, Layout, Memory, Slots};
-use crate::message::{Request, protocol};
+use crate::message::{REGIONS_MAX, Region, Regions, Request, protocol};
 use crate::peer::{Peer, is_hung_up};
 use crate::queue::Queue;
 
@@ -71,6 +72,8 @@ pub(crate) struct Connection {
     pub(crate) number: u64,
     pub(crate) facts: Facts,
     pub(crate) queues: Vec<Arc<Queue>>,
+    /// The memory of buffers that the server has, and what it calls its first byte.
+    buffers: Vec<(SharedMemory, u64)>,
     control: Control,
     peer: Peer,
     pub(crate) ended: Event,
@@ -120,13 +123,15 @@ pub(crate) fn establish(
     let facts = facts.map_err(|text| Refusal::new(ErrorKind::Invalid, text))?;
     let queues = facts.queues.min(queues as u16);
     ask(&control, Request::SetFeatures(accepted(features)))?;
-    let queues = start(&control, queues, Slots::new(facts.has_indirect), deadline)?;
+    let buffers = placed(SharedMemory::all());
+    let queues = start(&control, queues, &facts, &buffers, deadline)?;
     // An answer to this says that all before it was taken, also by a server that acknowledges nothing.
     ask(&control, Request::GetFeatures)?;
     Ok(Connection {
         number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
         facts,
         queues,
+        buffers,
         control,
         peer,
         ended: Event::new(),
@@ -137,24 +142,55 @@ pub(crate) fn establish(
     })
 }
 
+/// Unused addresses between regions, so that none is taken for the rest of another one.
+const GAP: u64 = 1 << 30;
+
+/// Gives each memory an address behind the queues', as far as a table has room for it: buffers in another one are copied.
+fn placed(buffers: Vec<SharedMemory>) -> Vec<(SharedMemory, u64)> {
+    let mut next = 2 * BASE;
+    let places = buffers.into_iter().take(REGIONS_MAX - 1).map(|memory| {
+        let base = next;
+        next = (base + memory.bytes() as u64).next_multiple_of(GAP) + GAP;
+        (memory, base)
+    });
+    places.collect()
+}
+
 /// Shares the memory, and tells the server of the queues in it.
 fn start(
     control: &Control,
     queues: u16,
-    slots: Slots,
+    facts: &Facts,
+    buffers: &[(SharedMemory, u64)],
     deadline: Instant,
 ) -> Result<Vec<Arc<Queue>>, Refusal> {
     let io = |text| Refusal::new(ErrorKind::Io, text);
     let no_memory = |error: io::Error| io(format!("no memory for its queues: {error}"));
-    let memory = Arc::new(Memory::new(queues, slots).map_err(no_memory)?);
-    let table = Request::SetMemTable {
+    let slots = Slots::new(facts.has_indirect);
+    // Who needs huge pages for buffers needs them for what is copied too.
+    let is_huge = |(memory, _): &(SharedMemory, u64)| memory.pages() == SharedPages::Huge;
+    let pages = match buffers.iter().any(is_huge) {
+        true => SharedPages::Huge,
+        false => SharedPages::Usual,
+    };
+    let memory = Arc::new(Memory::new(queues, slots, pages).map_err(no_memory)?);
+    let own = Region {
         base: BASE,
         len: memory.len(),
     };
-    control.ask(table, &[memory.file()], deadline).map_err(io)?;
+    let lent = buffers.iter().map(|(memory, base)| Region {
+        base: *base,
+        len: memory.bytes() as u64,
+    });
+    let table = Request::SetMemTable(Regions::new(std::iter::once(own).chain(lent)));
+    let mut files = vec![memory.file()];
+    files.extend(buffers.iter().map(|(memory, _)| memory.file()));
+    control.ask(table, &files, deadline).map_err(io)?;
     let mut started = Vec::with_capacity(usize::from(queues));
     for number in 0..queues {
-        let queue = Queue::new(memory.clone(), Layout::new(number, slots)).map_err(no_memory)?;
+        let layout = Layout::new(number, slots);
+        let queue = Queue::new(memory.clone(), layout, facts.has_event_index);
+        let queue = queue.map_err(no_memory)?;
         let at = queue.layout().addresses();
         let number = u32::from(number);
         let steps: [(Request, &[BorrowedFd<'_>]); 6] = [
@@ -223,6 +259,15 @@ impl Connection {
     /// The socket, which is readable when the server has closed it or says what it was not asked for.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.control.socket().as_fd()
+    }
+
+    /// What the server calls the first byte of a buffer, if it has the memory.
+    #[inline]
+    pub(crate) fn address_of(&self, buffer: &Buffer) -> Option<u64> {
+        let (memory, at) = buffer.shared_place()?;
+        let mut all = self.buffers.iter();
+        let (_, base) = all.find(|(shared, _)| shared.is(memory))?;
+        Some(base + at)
     }
 
     /// The queue for the next reactor.

@@ -20,7 +20,7 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
 
-use crate::message::{Answer, HEADER_BYTES, Request, config};
+use crate::message::{Answer, HEADER_BYTES, REGIONS_MAX, Request, config};
 
 /// Pause before the next attempt at a socket whose line of connections is full: of that the system tells nobody when it ends
 /// (connect(2), EAGAIN), so there is no condition to wait for.
@@ -114,7 +114,7 @@ impl Control {
     }
 
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], deadline: Instant) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(REGIONS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::ErrorKind::InvalidInput.into());

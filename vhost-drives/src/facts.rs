@@ -25,11 +25,20 @@ mod feature {
     pub(super) const MQ: u64 = 1 << 12;
     pub(super) const DISCARD: u64 = 1 << 13;
     pub(super) const INDIRECT_DESC: u64 = 1 << 28;
+    pub(super) const EVENT_IDX: u64 = 1 << 29;
     pub(super) const PROTOCOL: u64 = 1 << 30;
     pub(super) const VERSION_1: u64 = 1 << 32;
     /// All that this front end uses. `CONFIG_WCE` is only looked at: the cache stays as it is.
-    pub(super) const USED: u64 =
-        SIZE_MAX | SEG_MAX | BLK_SIZE | FLUSH | MQ | DISCARD | INDIRECT_DESC | PROTOCOL | VERSION_1;
+    pub(super) const USED: u64 = SIZE_MAX
+        | SEG_MAX
+        | BLK_SIZE
+        | FLUSH
+        | MQ
+        | DISCARD
+        | INDIRECT_DESC
+        | EVENT_IDX
+        | PROTOCOL
+        | VERSION_1;
 }
 
 /// What can be discarded at a time, in sectors.
@@ -49,10 +58,13 @@ pub(crate) struct Facts {
     id: [u8; ID_BYTES],
     /// Completed writes may be in a cache that loses them with the power.
     pub(crate) has_cache: bool,
-    /// Bytes of one data segment.
+    /// Bytes of one data segment, and how many of them a command may have.
     pub(crate) segment_bytes: usize,
+    pub(crate) segments: usize,
     pub(crate) discard: Option<DiscardLimits>,
     pub(crate) has_indirect: bool,
+    /// Both sides tell by an index when they want to be told of something (2.7.7 and 2.7.10); else by a flag.
+    pub(crate) has_event_index: bool,
     /// As the configuration space says.
     pub(crate) queues: u16,
 }
@@ -120,6 +132,10 @@ impl Facts {
             bytes if bytes > 0 && has(feature::SIZE_MAX) => bytes as usize,
             _ => usize::MAX,
         };
+        let segments = match word(12) {
+            segments if segments > 0 && has(feature::SEG_MAX) => segments as usize,
+            _ => 1,
+        };
         if segment_bytes < BLOCK_BYTES {
             return Err(format!(
                 "the device takes segments of at most {segment_bytes} bytes, and a block of a drive has {BLOCK_BYTES}"
@@ -141,9 +157,11 @@ impl Facts {
             id: [0; ID_BYTES],
             has_cache: has(feature::FLUSH),
             segment_bytes,
+            segments,
             discard: Some(discard)
                 .filter(|limits| has(feature::DISCARD) && limits.sectors >= limits.alignment),
             has_indirect: has(feature::INDIRECT_DESC),
+            has_event_index: has(feature::EVENT_IDX),
             queues: match has(feature::MQ) {
                 true => u16::from_le_bytes(number(space, 34)).max(1),
                 false => 1,

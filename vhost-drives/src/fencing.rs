@@ -63,6 +63,12 @@ pub(crate) fn retire(drive: &str, connection: Arc<Connection>) {
     });
 }
 
+/// Looks again, after a pause, whether the server is done with connections of a drive that have ended.
+pub(crate) async fn look_again(drive: &str) {
+    reactor::sleep(LOOK_PAUSE).await;
+    unsettled(drive);
+}
+
 impl Shared {
     /// Refuses another connection where too many are unsettled.
     pub(crate) fn check_unsettled(&self) -> Result<(), DriveError> {

@@ -10,7 +10,7 @@
 //! | `connection`, `peer` | one connection: how it begins, how it ends, and the process behind it |
 //! | `fencing` | connections that have ended while the server may still work |
 //! | `shared`, `link` | the drive for all reactors, and for one |
-//! | `transfer` | blocks by commands |
+//! | `transfer`, `lent` | blocks by commands, and the buffers that the server uses where they lie |
 //!
 //! Guarantees, beside those of every [`Drive`]:
 //! - All reactors share one connection, which has a queue for each of them as far as the server has so many. What meets a lost
@@ -24,9 +24,12 @@
 //! - A server that breaks the rules ends its connection, and nothing else.
 //! - Memory is bounded: each queue has [`QUEUE_BUFFER_BYTES`], with 128 commands in flight at most.
 //!
-//! Data is copied once, between the caller's buffers and the memory that is shared. The buffers of reactors are anonymous memory
-//! on huge pages, which a server cannot map; memory in a file has no huge pages where `shmem_enabled` says `never`, as it does by
-//! default, and all of it would be open to every server.
+//! Data in shared buffers ([`reactor::SharedMemory`]) stay where they are: the server, and the device behind it, read and write
+//! them there. It could do so with all of that memory, so that it is to be trusted as this process is. It is told of the memory
+//! when a connection begins, so that what is made later is not in it; others' data are copied once, between their buffers and
+//! the memory of the queues.
+//!
+//! While reactors are awake, they look for answers, and the server has to wake nobody. It is kicked once in a turn of a reactor.
 //!
 //! The words are those of VIRTIO 1.2 (sections 2.7 and 5.2) and of QEMU's docs/interop/vhost-user.rst.
 #![deny(unsafe_code)]
@@ -36,6 +39,7 @@ mod connection;
 mod control;
 mod facts;
 mod fencing;
+mod lent;
 mod link;
 mod memory;
 mod message;
@@ -51,7 +55,7 @@ use std::time::Duration;
 
 use drives::{
     Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, Transferred, check_gather,
-    check_range, check_transfer, runs_of_many, runs_of_one,
+    check_range, check_transfer,
 };
 use reactor::Buffer;
 
@@ -192,12 +196,10 @@ impl Drive for VhostDrive {
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
         Box::pin(async move {
-            if let Err(error) = check_transfer(self, &buffer, extents) {
-                return (Err(error), buffer);
+            match check_transfer(self, &buffer, extents) {
+                Ok(()) => transfer::write(&self.shared, buffer, extents).await,
+                Err(error) => (Err(error), buffer),
             }
-            let runs = runs_of_one(extents);
-            let result = transfer::write(&self.shared, |_| &buffer, runs).await;
-            (result, buffer)
         })
     }
 
@@ -208,7 +210,7 @@ impl Drive for VhostDrive {
     ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         Box::pin(async move {
             check_gather(self, &buffers, extents)?;
-            transfer::write(&self.shared, |at| &buffers[at], runs_of_many(extents)).await
+            transfer::write_many(&self.shared, buffers, extents).await
         })
     }
 

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
+use reactor::SharedPages;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use vm_memory::mmap::MmapRegion;
 use vm_memory::{AtomicAccess, Bytes, FileOffset, VolatileMemory};
@@ -32,12 +33,15 @@ pub(crate) const ENTRIES: u16 = 128;
 pub(crate) const CHAIN: u16 = 3;
 
 /// Bytes of a descriptor (2.7.5).
-const DESCRIPTOR_BYTES: usize = 16;
+pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 
-/// Bytes of what each slot has besides its data: a table of three descriptors, the header, and the status.
-const CONTROL_BYTES: usize = 128;
-const HEADER_AT: usize = 64;
-const STATUS_AT: usize = 96;
+/// Segments of the data of a command at most: those of the longest one, if each of its blocks is elsewhere.
+pub(crate) const SEGMENTS_MAX: usize = LARGE_BYTES / SMALL_BYTES;
+
+/// Bytes of what each slot has besides its data: a table of descriptors, the header, and the status.
+const CONTROL_BYTES: usize = 640;
+const HEADER_AT: usize = DESCRIPTOR_BYTES * (SEGMENTS_MAX + 2);
+const STATUS_AT: usize = HEADER_AT + 32;
 
 /// Where the parts of a queue are, from its start: descriptors, then from 2 KiB the available ring, then on pages of their own
 /// the used ring and what belongs to slots.
@@ -47,11 +51,12 @@ const CONTROL_AT: usize = 8192;
 const DATA_AT: usize = CONTROL_AT + CONTROL_BYTES * ENTRIES as usize;
 
 const _: () = {
-    // Flags, index, entries of 2 bytes, and one number that is not used.
+    // Flags, index, entries of 2 bytes, and one number: the answer to be called for.
     assert!(AVAILABLE_AT + 4 + 2 * ENTRIES as usize + 2 <= USED_AT);
-    // The same with entries of 8 bytes.
+    // The same with entries of 8 bytes; there the number is that of the command to be kicked for.
     assert!(USED_AT + 4 + 8 * ENTRIES as usize + 2 <= CONTROL_AT);
-    assert!(CHAIN as usize * DESCRIPTOR_BYTES <= HEADER_AT && HEADER_AT + 16 <= STATUS_AT);
+    // A table is no longer than the queue (2.7.5.3.1).
+    assert!(STATUS_AT < CONTROL_BYTES && SEGMENTS_MAX + 2 <= ENTRIES as usize);
 };
 
 /// How many commands of each length a queue has in flight.
@@ -116,6 +121,10 @@ impl Layout {
         self.start + usize::from(index) * DESCRIPTOR_BYTES
     }
 
+    pub(crate) fn available_flags(&self) -> usize {
+        self.start + AVAILABLE_AT
+    }
+
     pub(crate) fn available_index(&self) -> usize {
         self.start + AVAILABLE_AT + 2
     }
@@ -134,6 +143,16 @@ impl Layout {
 
     pub(crate) fn used_entry(&self, at: u16) -> usize {
         self.start + USED_AT + 4 + usize::from(at % ENTRIES) * 8
+    }
+
+    /// The answer that the server is to call for (`used_event`, 2.7.10).
+    pub(crate) fn call_event(&self) -> usize {
+        self.start + AVAILABLE_AT + 4 + usize::from(ENTRIES) * 2
+    }
+
+    /// The command that the server wants to be kicked for (`avail_event`, 2.7.10).
+    pub(crate) fn kick_event(&self) -> usize {
+        self.start + USED_AT + 4 + usize::from(ENTRIES) * 8
     }
 
     fn control(&self, slot: u16) -> usize {
@@ -183,10 +202,14 @@ impl Memory {
     ///
     /// # Errors
     /// The system has not so much.
-    pub(crate) fn new(queues: u16, slots: Slots) -> io::Result<Self> {
+    pub(crate) fn new(queues: u16, slots: Slots, pages: SharedPages) -> io::Result<Self> {
         let bytes = usize::from(queues.max(1)) * slots.queue_bytes();
         let bytes = bytes.next_multiple_of(UNIT_BYTES);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let flags = match pages {
+            SharedPages::Usual => flags,
+            SharedPages::Huge => flags | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+        };
         let file = File::from(memfd_create("onefold-vhost-drive", flags)?);
         fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -246,7 +269,7 @@ mod tests {
             let slots = Slots::new(is_indirect);
             let entries = slots.count() * if is_indirect { 1 } else { CHAIN };
             assert!(entries <= ENTRIES);
-            let memory = Memory::new(3, slots).expect("memory");
+            let memory = Memory::new(3, slots, SharedPages::Usual).expect("memory");
             let mut places = Vec::new();
             for queue in 0..3 {
                 let layout = Layout::new(queue, slots);
@@ -255,7 +278,7 @@ mod tests {
                 places.push(((at.available - BASE) as usize, 6 + 2 * usize::from(ENTRIES)));
                 places.push(((at.used - BASE) as usize, 6 + 8 * usize::from(ENTRIES)));
                 for slot in 0..slots.count() {
-                    places.push((layout.indirect(slot, 0), 48));
+                    places.push((layout.indirect(slot, 0), 16 * (SEGMENTS_MAX + 2)));
                     places.push((layout.header(slot), 16));
                     places.push((layout.status(slot), 1));
                     places.push(layout.data(slot));
@@ -272,7 +295,7 @@ mod tests {
 
     #[test]
     fn the_file_can_be_neither_cut_off_nor_unsealed() {
-        let memory = Memory::new(1, Slots::new(true)).expect("memory");
+        let memory = Memory::new(1, Slots::new(true), SharedPages::Usual).expect("memory");
         memory.file.set_len(0).expect_err("sealed");
         fcntl_add_seals(&memory.file, SealFlags::WRITE).expect_err("sealed");
         memory.write(5, b"abc");

@@ -35,17 +35,49 @@ pub(crate) struct RingAddresses {
     pub(crate) available: u64,
 }
 
+/// Regions of one table at most: what every server takes (`VHOST_MEMORY_BASELINE_NREGIONS`).
+pub(crate) const REGIONS_MAX: usize = 8;
+
+/// A whole file as a region of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Region {
+    /// Where it begins in the addresses of a guest and of this side alike.
+    pub(crate) base: u64,
+    /// Its bytes.
+    pub(crate) len: u64,
+}
+
+/// At most [`REGIONS_MAX`] of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Regions {
+    all: [Region; REGIONS_MAX],
+    count: usize,
+}
+
+impl Regions {
+    /// The first so many, as far as there is room.
+    pub(crate) fn new(regions: impl Iterator<Item = Region>) -> Self {
+        let mut these = Self::default();
+        for (place, region) in these.all.iter_mut().zip(regions) {
+            *place = region;
+            these.count += 1;
+        }
+        these
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Region> {
+        self.all.iter().take(self.count)
+    }
+}
+
 /// What is asked for. Descriptors come beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     GetFeatures,
     SetFeatures(u64),
     SetOwner,
-    /// One region: where it begins in both kinds of addresses, and its bytes.
-    SetMemTable {
-        base: u64,
-        len: u64,
-    },
+    /// The regions of memory that are shared; their files come beside it, in this order.
+    SetMemTable(Regions),
     SetVringNum {
         queue: u32,
         entries: u32,
@@ -97,7 +129,7 @@ impl Request {
             Self::GetFeatures => (1, "GET_FEATURES"),
             Self::SetFeatures(_) => (2, "SET_FEATURES"),
             Self::SetOwner => (3, "SET_OWNER"),
-            Self::SetMemTable { .. } => (5, "SET_MEM_TABLE"),
+            Self::SetMemTable(_) => (5, "SET_MEM_TABLE"),
             Self::SetVringNum { .. } => (8, "SET_VRING_NUM"),
             Self::SetVringAddr { .. } => (9, "SET_VRING_ADDR"),
             Self::SetVringBase { .. } => (10, "SET_VRING_BASE"),
@@ -137,8 +169,14 @@ impl Request {
             Self::SetVringKick { queue } | Self::SetVringCall { queue } => {
                 numbers(&[u64::from(queue)])
             }
-            // Regions and padding; where a guest has it, its bytes, where this side has it, its offset in the file.
-            Self::SetMemTable { base, len } => numbers(&[1, base, len, base, 0]),
+            Self::SetMemTable(regions) => {
+                // Their count and padding; of each where a guest has it, its bytes, where this side has it, its offset in the file.
+                let mut payload: Vec<u8> = numbers(&[regions.count as u64]);
+                for region in regions.iter() {
+                    payload.extend::<Vec<u8>>(numbers(&[region.base, region.len, region.base, 0]));
+                }
+                payload
+            }
             Self::SetVringNum { queue, entries } => pair(queue, entries),
             Self::SetVringBase { queue, base } => pair(queue, base),
             Self::GetVringBase { queue } => pair(queue, 0),
@@ -247,14 +285,20 @@ mod tests {
 
     #[test]
     fn requests_have_the_bytes_of_the_specification() {
-        let table = Request::SetMemTable {
-            base: 0x1000,
-            len: 0x2000,
-        };
+        let regions = [(0x1000, 0x2000), (0x8000, 0x1000)];
+        let regions = regions.map(|(base, len)| Region { base, len });
+        let table = Request::SetMemTable(Regions::new(regions.into_iter()));
         let bytes = table.encode(true);
-        assert_eq!(bytes[..12], [5, 0, 0, 0, 9, 0, 0, 0, 40, 0, 0, 0]);
-        assert_eq!(bytes.len(), 52);
-        assert_eq!(bytes[12..20], [1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[..12], [5, 0, 0, 0, 9, 0, 0, 0, 72, 0, 0, 0]);
+        assert_eq!(bytes.len(), 84);
+        let words = [2, 0x1000, 0x2000, 0x1000, 0, 0x8000, 0x1000, 0x8000, 0];
+        let expected: Vec<u8> = words
+            .iter()
+            .flat_map(|word: &u64| word.to_le_bytes())
+            .collect();
+        assert_eq!(bytes[12..], expected);
+        let many = Regions::new(std::iter::repeat_n(Region::default(), 9));
+        assert_eq!(many.iter().count(), REGIONS_MAX);
         // A request with an answer of its own asks for no other.
         assert_eq!(Request::GetFeatures.encode(true)[4], 1);
         let config = Request::GetConfig { bytes: 60 }.encode(false);

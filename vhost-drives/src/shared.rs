@@ -245,11 +245,12 @@ impl Shared {
         connection: &Arc<Connection>,
     ) -> Result<[u8; ID_BYTES], Refusal> {
         let ended = |_| Refusal::new(ErrorKind::Io, connection.why());
-        let queue = link::queue_of(self, connection)
+        let (queue, user) = link::queue_of(self, connection)
             .map_err(|text| Refusal::new(ErrorKind::Invalid, text))?;
-        let command = queue.claim(ID_BYTES).await.map_err(ended)?;
+        let command = queue.claim(user, ID_BYTES).await.map_err(ended)?;
         command.fill(0, &[0; ID_BYTES]);
-        command.send(Kind::GetId, 0, ID_BYTES).map_err(ended)?;
+        let room = [command.own(ID_BYTES)];
+        command.send(Kind::GetId, 0, &room, None).map_err(ended)?;
         let status = command.answered().await.map_err(ended)?;
         let mut id = [0; ID_BYTES];
         if status == 0 {

@@ -3,18 +3,27 @@
 //! Guarantees: no command moves more than a slot has room for and the device takes in one segment; commands of one transfer
 //! are in flight at the same time; a transfer ends when all of its commands have; a command that no server has seen is
 //! given to the next connection; a read is repeated once where its connection was lost, a write or discard never.
+//!
+//! The server reads and writes data where they lie if it has that memory ([`Lent`] has the rule). Others are copied.
 
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use drives::{BLOCK_BYTES, DriveError, ErrorKind, Extent, Part, Transferred, pieces, runs_of_one};
+use drives::{
+    BLOCK_BYTES, DriveError, ErrorKind, Extent, GatherExtent, Part, Piece, Transferred, pieces,
+    runs_of_many, runs_of_one,
+};
 use futures_util::stream::{self, StreamExt};
 use reactor::Buffer;
 
-use crate::connection::Ending;
+use crate::connection::Connection;
 use crate::facts::SECTOR_BYTES;
+use crate::lent::Lent;
 use crate::link;
-use crate::memory::LARGE_BYTES;
-use crate::queue::{Claimed, Kind};
+use crate::memory::{LARGE_BYTES, SEGMENTS_MAX};
+use crate::queue::{Claimed, Kind, Loan, Segment};
 use crate::shared::Shared;
 
 /// Commands of one transfer that are in flight.
@@ -45,68 +54,190 @@ struct Command {
     len: usize,
 }
 
+/// The data of a command.
+#[derive(Clone, Copy)]
+enum Data<'a> {
+    Nothing,
+    Bytes(&'a [u8]),
+    /// Parts of the caller's buffers.
+    Blocks(&'a Blocks<'a>, &'a [Part]),
+}
+
+/// The buffers of a transfer.
+struct Blocks<'a> {
+    /// What the server calls the first byte of a buffer, if it has the memory.
+    address: &'a dyn Fn(&Connection, usize) -> Option<u64>,
+    /// Copies the data of a write into the slot's own memory.
+    fill: &'a dyn Fn(&Claimed, &[Part]),
+    loan: &'a Loan,
+}
+
+impl Blocks<'_> {
+    /// Where the parts lie for the server; nothing if one of them does not, or they are too many.
+    fn segments(&self, connection: &Connection, parts: &[Part]) -> Option<Segments> {
+        if let [part] = parts {
+            return self.segment(connection, part).map(Segments::One);
+        }
+        let most = match connection.facts.has_indirect {
+            true => connection.facts.segments.min(SEGMENTS_MAX),
+            false => 1,
+        };
+        let mut segments: Vec<Segment> = Vec::with_capacity(parts.len().min(most));
+        for part in parts {
+            let count = segments.len();
+            let next = self.segment(connection, part)?;
+            match segments.last_mut() {
+                // Together they are no longer than the data of a command, which fit a segment.
+                Some(last) if last.address + u64::from(last.len) == next.address => {
+                    last.len += next.len;
+                }
+                _ if count == most => return None,
+                _ => segments.push(next),
+            }
+        }
+        Some(Segments::Many(segments))
+    }
+
+    fn segment(&self, connection: &Connection, part: &Part) -> Option<Segment> {
+        let address = (self.address)(connection, part.buffer)?;
+        Some(Segment {
+            address: address + part.offset as u64,
+            len: part.len as u32,
+        })
+    }
+}
+
+/// Where data lie. That they lie in one place costs no memory.
+enum Segments {
+    One(Segment),
+    Many(Vec<Segment>),
+}
+
+impl Segments {
+    fn all(&self) -> &[Segment] {
+        match self {
+            Self::One(segment) => std::slice::from_ref(segment),
+            Self::Many(segments) => segments,
+        }
+    }
+}
+
+/// A command that was done: its slot, and whether that has the data; else they are in the caller's buffers.
+struct Done {
+    claimed: Claimed,
+    is_copied: bool,
+}
+
 /// Why a command has no good end.
 enum Failed {
     /// The server was not asked.
     Unsent(DriveError),
-    /// The server was asked, and did not answer.
-    Unanswered(DriveError),
     /// The server answered with an error.
     Refused(DriveError),
+    /// The server was asked, and did not answer.
+    Unanswered(DriveError),
 }
 
 impl Failed {
+    /// Which of several failures counts: the greatest.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Unsent(_) => 0,
+            Self::Refused(_) => 1,
+            Self::Unanswered(_) => 2,
+        }
+    }
+
+    /// Of a command that changes nothing.
     fn into_error(self) -> DriveError {
         match self {
-            Self::Unsent(error) | Self::Unanswered(error) | Self::Refused(error) => error,
+            Self::Unsent(error) | Self::Refused(error) | Self::Unanswered(error) => error,
+        }
+    }
+
+    /// Of a command that changes the drive.
+    fn into_error_of_change(self) -> DriveError {
+        match self {
+            Self::Unanswered(error) => error.in_doubt(),
+            failed => failed.into_error(),
         }
     }
 }
 
 impl Command {
-    fn what(&self) -> &'static str {
-        match self.kind {
-            Kind::In => "a read",
-            Kind::Out => "a write",
-            Kind::Flush => "a flush",
-            Kind::Discard => "a discard",
-            Kind::GetId => "a question for the name",
+    /// Gives it to a server; to another one, if the first was not asked.
+    async fn run(&self, shared: &Arc<Shared>, data: Data<'_>) -> Result<Done, Failed> {
+        let mut attempt = 1;
+        loop {
+            match self.run_once(shared, data).await {
+                Err(Failed::Unsent(_)) if attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
         }
     }
 
-    /// Gives it to the server once.
-    async fn run(&self, shared: &Arc<Shared>, fill: impl Fn(&Claimed)) -> Result<Claimed, Failed> {
+    async fn run_once(&self, shared: &Arc<Shared>, data: Data<'_>) -> Result<Done, Failed> {
         let connection = shared.connected().await.map_err(Failed::Unsent)?;
-        let error =
-            |text: String| shared.error(ErrorKind::Io, format!("{} failed: {text}", self.what()));
-        let unsent = |_| Failed::Unsent(error(connection.why().to_owned()));
-        let queue = link::queue_of(shared, &connection)
+        let error = |text: &str| {
+            let text = format!("{} failed: {text}", self.kind.what());
+            shared.error(ErrorKind::Io, text)
+        };
+        let unsent = |_| Failed::Unsent(error(connection.why()));
+        let (queue, user) = link::queue_of(shared, &connection)
             .map_err(|text| Failed::Unsent(shared.error(ErrorKind::Invalid, text)))?;
-        let claimed = queue.claim(self.len).await.map_err(unsent)?;
-        fill(&claimed);
-        let sent = claimed.send(self.kind, self.at / SECTOR_BYTES, self.len);
-        sent.map_err(unsent)?;
-        let limit = shared.limits.command;
-        let answered = reactor::timeout(limit, claimed.answered()).await;
-        let status = match answered {
-            Ok(Ok(status)) => status,
-            Ok(Err(_)) => return Err(Failed::Unanswered(error(connection.why().to_owned()))),
-            Err(_) => {
-                let ending = Ending {
-                    text: format!("the server did not answer {} within {limit:?}", self.what()),
-                    is_lie: false,
-                };
-                shared.lose(&connection, ending);
-                return Err(Failed::Unanswered(error(connection.why().to_owned())));
+        let lent = match data {
+            Data::Blocks(blocks, parts) => blocks.segments(&connection, parts),
+            _ => None,
+        };
+        let is_copied = lent.is_none();
+        let claimed = queue.claim(user, if is_copied { self.len } else { 0 });
+        let claimed = claimed.await.map_err(unsent)?;
+        let send = |segments: &[Segment], loan: Option<&Loan>| {
+            claimed.send(self.kind, self.at / SECTOR_BYTES, segments, loan)
+        };
+        let sent = match (data, lent) {
+            (Data::Nothing, _) => send(&[], None),
+            (Data::Bytes(bytes), _) => {
+                claimed.fill(0, bytes);
+                send(&[claimed.own(self.len)], None)
+            }
+            (Data::Blocks(blocks, _), Some(segments)) => send(segments.all(), Some(blocks.loan)),
+            (Data::Blocks(blocks, parts), None) => {
+                (blocks.fill)(&claimed, parts);
+                send(&[claimed.own(self.len)], None)
             }
         };
+        sent.map_err(unsent)?;
+        let status = claimed.answered().await;
+        let status = status.map_err(|_| Failed::Unanswered(error(connection.why())))?;
         let text = match status {
-            STATUS_OK => return Ok(claimed),
+            STATUS_OK => return Ok(Done { claimed, is_copied }),
             STATUS_UNSUPPORTED => "the device does not support it",
             _ => "the device reports an error; look into the server's log for the cause",
         };
-        Err(Failed::Refused(error(text.to_owned())))
+        Err(Failed::Refused(error(text)))
     }
+}
+
+/// Runs a command for each piece, and returns when all have ended.
+async fn each<'a, F>(pieces: &'a [Piece], run: impl Fn(&'a Piece) -> F) -> Result<(), Failed>
+where
+    F: Future<Output = Result<(), Failed>>,
+{
+    if let [piece] = pieces {
+        return run(piece).await;
+    }
+    let mut commands = stream::iter(pieces).map(run).buffer_unordered(COMMANDS_MAX);
+    let mut outcome: Result<(), Failed> = Ok(());
+    while let Some(result) = commands.next().await {
+        let so_far = outcome.as_ref().err().map(Failed::weight);
+        if let Err(failed) = result
+            && so_far.is_none_or(|weight| weight < failed.weight())
+        {
+            outcome = Err(failed);
+        }
+    }
+    outcome
 }
 
 /// Reads all extents, which lie in the drive and in the buffer.
@@ -116,97 +247,102 @@ pub(crate) async fn read(
     extents: &[Extent],
 ) -> Transferred {
     let pieces = pieces(runs_of_one(extents), piece_bytes(shared));
-    let mut reads = stream::iter(pieces)
-        .map(|piece| async move { (read_piece(shared, piece.at, piece.len).await, piece.parts) })
-        .buffer_unordered(COMMANDS_MAX);
-    let mut outcome = Ok(());
-    while let Some((result, parts)) = reads.next().await {
-        match result {
-            Err(error) => outcome = Err(error),
-            Ok(claimed) => {
-                let mut from = 0;
-                for Part { offset, len, .. } in parts {
-                    claimed.take(from, &mut buffer[offset..offset + len]);
-                    from += len;
-                }
+    let mut attempt = 1;
+    loop {
+        let lent = Lent::new(shared, RefCell::new(buffer));
+        let outcome = read_pieces(shared, &pieces, &lent).await;
+        buffer = lent.give_back().await;
+        match outcome {
+            Err(Failed::Unanswered(_)) if attempt < ATTEMPTS => attempt += 1,
+            outcome => return (outcome.map_err(Failed::into_error), buffer),
+        }
+    }
+}
+
+async fn read_pieces(
+    shared: &Arc<Shared>,
+    pieces: &[Piece],
+    lent: &Lent<'_, RefCell<Buffer>>,
+) -> Result<(), Failed> {
+    let blocks = Blocks {
+        address: &|connection, _| connection.address_of(&lent.get().borrow()),
+        fill: &|_, _| {},
+        loan: lent.loan(),
+    };
+    let blocks = &blocks;
+    each(pieces, |piece| async move {
+        let command = Command {
+            kind: Kind::In,
+            at: piece.at,
+            len: piece.len,
+        };
+        let data = Data::Blocks(blocks, &piece.parts);
+        let done = command.run(shared, data).await?;
+        if done.is_copied {
+            let mut buffer = lent.get().borrow_mut();
+            let mut from = 0;
+            for Part { offset, len, .. } in &piece.parts {
+                done.claimed.take(from, &mut buffer[*offset..offset + len]);
+                from += len;
             }
         }
-    }
-    drop(reads);
-    (outcome, buffer)
+        Ok(())
+    })
+    .await
 }
 
-async fn read_piece(shared: &Arc<Shared>, at: u64, len: usize) -> Result<Claimed, DriveError> {
-    let command = Command {
-        kind: Kind::In,
-        at,
-        len,
-    };
-    let mut attempt = 1;
-    loop {
-        match command.run(shared, |_| {}).await {
-            Ok(claimed) => return Ok(claimed),
-            Err(Failed::Unsent(_) | Failed::Unanswered(_)) if attempt < ATTEMPTS => attempt += 1,
-            Err(failed) => return Err(failed.into_error()),
-        }
-    }
+/// Writes all extents, which lie in the drive and in the buffer.
+pub(crate) async fn write(shared: &Arc<Shared>, buffer: Buffer, extents: &[Extent]) -> Transferred {
+    let lent = Lent::new(shared, buffer);
+    let (buffers, runs) = (std::slice::from_ref(lent.get()), runs_of_one(extents));
+    let outcome = write_runs(shared, buffers, runs, lent.loan()).await;
+    (outcome, lent.give_back().await)
 }
 
-/// A command that changes the drive.
-async fn change(
+/// Writes all extents, which lie in the drive and in the buffers.
+pub(crate) async fn write_many(
     shared: &Arc<Shared>,
-    command: Command,
-    fill: impl Fn(&Claimed),
+    buffers: Rc<Vec<Buffer>>,
+    extents: &[GatherExtent],
 ) -> Result<(), DriveError> {
-    let mut attempt = 1;
-    loop {
-        match command.run(shared, &fill).await {
-            Ok(_) => return Ok(()),
-            Err(Failed::Unsent(_)) if attempt < ATTEMPTS => attempt += 1,
-            Err(Failed::Unanswered(error)) => return Err(error.in_doubt()),
-            Err(failed) => return Err(failed.into_error()),
-        }
-    }
+    let lent = Lent::new(shared, buffers);
+    let runs = runs_of_many(extents);
+    write_runs(shared, lent.get(), runs, lent.loan()).await
 }
 
-/// Writes all runs, which lie in the drive and in the buffers.
-pub(crate) async fn write<'a>(
+async fn write_runs(
     shared: &Arc<Shared>,
-    buffers: impl Fn(usize) -> &'a Buffer,
+    buffers: &[Buffer],
     runs: impl Iterator<Item = (u64, Part)>,
+    loan: &Loan,
 ) -> Result<(), DriveError> {
     let pieces = pieces(runs, piece_bytes(shared));
-    let buffers = &buffers;
-    let mut writes = stream::iter(pieces)
-        .map(|piece| async move {
-            let fill = |claimed: &Claimed| {
-                let mut to = 0;
-                for part in &piece.parts {
-                    let bytes = &buffers(part.buffer)[part.offset..part.offset + part.len];
-                    claimed.fill(to, bytes);
-                    to += part.len;
-                }
-            };
-            let command = Command {
-                kind: Kind::Out,
-                at: piece.at,
-                len: piece.len,
-            };
-            change(shared, command, fill).await?;
-            shared.note_write();
-            Ok(())
-        })
-        .buffer_unordered(COMMANDS_MAX);
-    let mut outcome: Result<(), DriveError> = Ok(());
-    while let Some(result) = writes.next().await {
-        // One in doubt says more than one that is not.
-        if let Err(error) = result
-            && !outcome.as_ref().is_err_and(DriveError::is_in_doubt)
-        {
-            outcome = Err(error);
-        }
-    }
-    outcome
+    let blocks = Blocks {
+        address: &|connection, at| connection.address_of(&buffers[at]),
+        fill: &|claimed, parts| {
+            let mut to = 0;
+            for part in parts {
+                let bytes = &buffers[part.buffer][part.offset..part.offset + part.len];
+                claimed.fill(to, bytes);
+                to += part.len;
+            }
+        },
+        loan,
+    };
+    let blocks = &blocks;
+    let written = each(&pieces, |piece| async move {
+        let command = Command {
+            kind: Kind::Out,
+            at: piece.at,
+            len: piece.len,
+        };
+        command
+            .run(shared, Data::Blocks(blocks, &piece.parts))
+            .await?;
+        shared.note_write();
+        Ok(())
+    });
+    written.await.map_err(Failed::into_error_of_change)
 }
 
 /// Makes what was written durable. One command does it for all queues: a device has one cache (5.2.6.2).
@@ -221,18 +357,11 @@ pub(crate) async fn flush(shared: &Arc<Shared>) -> Result<(), DriveError> {
         at: 0,
         len: 0,
     };
-    let mut attempt = 1;
-    loop {
-        match command.run(shared, |_| {}).await {
-            Ok(_) => break,
-            // Whether something was lost with the connection is checked below.
-            Err(Failed::Unsent(_)) if attempt < ATTEMPTS => attempt += 1,
-            Err(failed) => {
-                let error = failed.into_error();
-                shared.note_failed_flush(&error);
-                return Err(error);
-            }
-        }
+    // Whether something was lost with an earlier connection is checked below.
+    if let Err(failed) = command.run(shared, Data::Nothing).await {
+        let error = failed.into_error();
+        shared.note_failed_flush(&error);
+        return Err(error);
     }
     shared.check_losses()?;
     shared.end_flush(begun);
@@ -267,7 +396,8 @@ pub(crate) async fn discard(
             at: 0,
             len: segment.len(),
         };
-        change(shared, command, |claimed| claimed.fill(0, &segment)).await?;
+        let discarded = command.run(shared, Data::Bytes(&segment)).await;
+        discarded.map_err(Failed::into_error_of_change)?;
         shared.note_write();
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, Hasher, Volume, VolumeSpec};
 use drives::{BLOCK_BYTES, Drive};
 use meta::{DriveSpec, PoolDir, PoolSpec, RocksOptions, RocksStore, VerifyPolicy};
-use reactor::{JoinHandle, PoolConfig, ReactorThread};
+use reactor::{JoinHandle, PoolConfig, ReactorThread, SharedMemory, SharedPages};
 
 use super::EngineBenchError;
 use super::content::{Deck, Mix, Numbers};
@@ -18,6 +18,9 @@ use crate::machine;
 
 /// Memory of a data reactor's buffers: two decks of them, and what drives take.
 const BUFFER_BYTES: usize = 64 << 20;
+
+/// What `--spin` takes at most.
+const SPIN_MAX: Duration = Duration::from_millis(1);
 
 /// The names of the data reactors' threads.
 const DATA_NAMES: [&str; 2] = ["bench-data0", "bench-data1"];
@@ -33,6 +36,21 @@ impl Cores {
     /// One reactor on the first core; a second one, when asked for, on the next. Everything else is
     /// bound to the cores that are left, or to the last when none is.
     pub(crate) async fn start(count: usize) -> Result<Self, EngineBenchError> {
+        Self::start_with(count, None, reactor::Config::default().spin).await
+    }
+
+    /// The same with buffers that servers of drives can map, and reactors that poll for as long as the daemon's may.
+    pub(crate) async fn start_shared(count: usize) -> Result<Self, EngineBenchError> {
+        let memory = SharedMemory::new(count * BUFFER_BYTES, SharedPages::Usual);
+        let memory = memory.map_err(EngineBenchError::Reactor)?;
+        Self::start_with(count, Some(memory), SPIN_MAX).await
+    }
+
+    async fn start_with(
+        count: usize,
+        shared: Option<SharedMemory>,
+        spin: Duration,
+    ) -> Result<Self, EngineBenchError> {
         let own = machine::cores();
         let mut reactors = Vec::new();
         for (index, name) in DATA_NAMES.iter().take(count).enumerate() {
@@ -41,6 +59,8 @@ impl Cores {
                 buffer_pool: PoolConfig {
                     bytes: BUFFER_BYTES,
                 },
+                shared_memory: shared.clone(),
+                spin,
                 ..reactor::Config::default()
             };
             let reactor = reactor::start(config).map_err(EngineBenchError::Reactor)?;
@@ -76,6 +96,15 @@ impl Cores {
         self.clear();
         let start = machine::process_seconds();
         let run = on(&self.reactors[0], move || run_here(load, 1)).await??;
+        Ok(with_helpers(run, start))
+    }
+
+    /// The same with as many buffers as commands, so that they stay in the caches of both sides as those of a front-end do.
+    pub(crate) async fn run_with_few_buffers(&self, load: Load) -> Result<Run, EngineBenchError> {
+        self.clear();
+        let start = machine::process_seconds();
+        let few = load.depth;
+        let run = on(&self.reactors[0], move || run_with(load, 1, Some(few))).await??;
         Ok(with_helpers(run, start))
     }
 
@@ -157,11 +186,20 @@ where
 }
 
 async fn run_here(load: Load, seed: u64) -> Result<Run, EngineBenchError> {
+    run_with(load, seed, None).await
+}
+
+/// With so many buffers, or as many as do not fit a core's own caches.
+async fn run_with(load: Load, seed: u64, few: Option<usize>) -> Result<Run, EngineBenchError> {
     let Some(reactor) = reactor::current() else {
         return Err(EngineBenchError::Stopped);
     };
+    let (pool, bytes) = (reactor.buffers(), load.block_bytes);
     let (least, zeros) = (2 * load.depth, load.compressible);
-    let deck = Deck::new(reactor.buffers(), load.block_bytes, least, seed, zeros).await;
+    let deck = match few {
+        Some(count) => Deck::of(pool, bytes, count, seed, zeros).await,
+        None => Deck::new(pool, bytes, least, seed, zeros).await,
+    };
     Ok(run(load, deck).await?)
 }
 

@@ -187,6 +187,11 @@ fn engine(args: &EngineArgs) -> Outcome {
 fn drive(args: &DriveArgs) -> Outcome {
     let path = &args.drive;
     let measure = async {
+        let failed = |error: DriveBenchError| match error {
+            DriveBenchError::Small(_) => Failure::invalid(error.to_string()),
+            _ => Failure::unavailable(error.to_string()),
+        };
+        let bench = bench::drive::Bench::start().await.map_err(failed)?;
         let measured = MeasuredDrive::open(path, args.overwrite).await?;
         let options = bench::drive::Options {
             name: path.display().to_string(),
@@ -195,11 +200,8 @@ fn drive(args: &DriveArgs) -> Outcome {
             seconds: args.seconds,
             runs: args.runs.into(),
         };
-        let report = bench::drive::run(&options, measured.drive, &say).await;
-        report.map_err(|error| match error {
-            DriveBenchError::Small(_) => Failure::invalid(error.to_string()),
-            _ => Failure::unavailable(error.to_string()),
-        })
+        let report = bench.run(&options, measured.drive, &say).await;
+        report.map_err(failed)
     };
     let report = on_reactor(CONTROL_BUFFER_BYTES, measure)??;
     match args.json {

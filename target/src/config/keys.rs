@@ -166,7 +166,7 @@ macro_rules! key {
 }
 
 /// The keys, in the order of [`TABLES`].
-pub(crate) static KEYS: [Key; 37] = [
+pub(crate) static KEYS: [Key; 38] = [
     key!("pool", "dir", Text, pool, sample "\"/srv/pool\""),
     key!("pool", "warn_at", Numbers, warn_at),
     key!("listen", "addresses", Texts, listen, sample "[\"rdma://192.0.2.5:4420\", \"tcp://192.0.2.5:4420\"]"),
@@ -193,6 +193,7 @@ pub(crate) static KEYS: [Key; 37] = [
     key!("timeouts", "drive", Time, bounds.drive_timeout),
     key!("timeouts", "hedge", Time, bounds.hedge_after),
     key!("memory", "buffers", Size, buffers),
+    key!("memory", "buffer_memory", Text, buffer_memory),
     key!("memory", "metadata_cache", Size, metadata_cache),
     key!("memory", "index", Size, index_memory, sample "\"16G\""),
     key!("memory", "tcp_capsules", Size, bounds.tcp_capsules),

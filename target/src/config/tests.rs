@@ -125,7 +125,7 @@ fn each_mistake_is_named_with_its_line_its_key_and_the_remedy() {
         (
             "[memory]\nxyz = 1",
             2,
-            vec!["'xyz'", "there are buffers, metadata_cache"],
+            vec!["'xyz'", "there are buffers, buffer_memory, metadata_cache"],
         ),
         (
             "[memroy]\nbuffers = '1G'",

@@ -3,6 +3,7 @@
 //! Guarantee: an option has its name, values, default and help here and nowhere else. The configuration file names options.
 
 mod bounds;
+mod buffers;
 mod drive;
 mod http;
 mod sled;
@@ -24,6 +25,8 @@ use crate::size::parse_size;
 use crate::time::parse_spin;
 
 pub use bounds::BoundsArgs;
+pub use buffers::BufferMemory;
+pub(crate) use buffers::Buffers;
 pub use drive::{DriveArg, drive_path};
 pub use http::HttpArgs;
 pub(crate) use http::is_here;
@@ -133,6 +136,11 @@ pub struct ServeArgs {
     /// Memory for data between hosts and drives, for all threads together
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = MACHINE_HEADING)]
     pub buffers: u64,
+    /// Who can use it: private, shared or huge
+    ///
+    /// shared, huge (pages): servers of vhost-user drives use data in place.
+    #[arg(long, value_name = "WHO", value_enum, default_value_t, hide_possible_values = true, hide_default_value = true, help_heading = MACHINE_HEADING)]
+    pub buffer_memory: BufferMemory,
     /// Memory for the maps of volumes and for what is known of blocks, at least 8M
     ///
     /// What does not fit is read from the pool's folder when it is needed.

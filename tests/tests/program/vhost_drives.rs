@@ -94,6 +94,15 @@ const READ: [&str; 11] = [
 
 #[test]
 fn a_pool_keeps_its_data_on_two_servers_and_survives_the_loss_of_either() {
+    lose_either("--buffer-memory=private");
+}
+
+#[test]
+fn a_pool_that_shares_its_buffers_with_two_servers_survives_the_loss_of_either() {
+    lose_either("--buffer-memory=shared");
+}
+
+fn lose_either(memory: &str) {
     let mut servers = [Server::start(), Server::start()];
     let drives = [servers[0].drive(), servers[1].drive()];
     let pool = Pool::new();
@@ -108,6 +117,7 @@ fn a_pool_keeps_its_data_on_two_servers_and_survives_the_loss_of_either() {
         &drives[1],
         "--volume",
         "vol0=128M",
+        memory,
     ]);
     assert_eq!(states(&pool), ["online", "online"]);
     pool.load(&WRITE);
@@ -141,13 +151,29 @@ fn a_pool_keeps_its_data_on_two_servers_and_survives_the_loss_of_either() {
 
     // The pool starts without the server that is away, and takes it back.
     daemon.stop(Signal::TERM);
-    let daemon = pool.serve(&[]);
+    let daemon = pool.serve(&[memory]);
     assert_eq!(states(&pool), ["online", "offline"]);
     servers[1].run();
     bring_online(&pool, &drives[1]);
     servers[0].kill();
     pool.load(&READ[..8]);
     drop(daemon);
+}
+
+/// Huge pages that nobody has (proc_meminfo(5)).
+fn free_huge_pages() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("read");
+    let mut lines = text.lines();
+    let free = lines.find_map(|line| line.strip_prefix("HugePages_Free:"));
+    free.map_or(0, |free| free.trim().parse().expect("a number"))
+}
+
+#[test]
+fn more_buffers_on_huge_pages_than_were_set_aside_are_refused_with_the_remedy() {
+    let pool = Pool::new();
+    let bytes = format!("--buffers={}M", 2 * free_huge_pages() + 64);
+    let huge = ["--create", "64M", "--buffer-memory=huge", &bytes];
+    pool.fails_to_serve(&huge, 69, &["huge pages", "vm.nr_hugepages"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use drives::{Drive, ErrorKind};
 
-use crate::server::{FEATURE_RO, Lie, NEEDED, Server};
+use crate::server::{FEATURE_RO, Lie, NEEDED, OUT, Server};
 use crate::story::{read, story, wait_for, write};
 
 #[test]
@@ -108,7 +108,7 @@ fn a_server_that_talks_without_being_asked_loses_the_connection() {
         let drive = server.open().await.expect("it opens");
         write(&drive, 5, 1).await.expect("written");
         drive.flush().await.expect("flushed");
-        server.device().holds_writes = true;
+        server.device().holds = Some(OUT);
         let (talked, _) = futures_util::join!(write(&drive, 5, 2), async {
             wait_for("the write", || server.device().held() == 1).await;
             server.chatter();

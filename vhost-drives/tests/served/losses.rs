@@ -33,7 +33,7 @@ fn what_has_no_answer_when_the_connection_breaks_is_in_doubt_and_not_repeated() 
     story(async || {
         let drive = server.open().await.expect("it opens");
         write(&drive, 5, 9).await.expect("written");
-        server.device().holds_writes = true;
+        server.device().holds = Some(OUT);
         let lost = async {
             let error = write(&drive, 5, 1).await.expect_err("no answer");
             assert!(error.is_in_doubt(), "{error}");
@@ -65,7 +65,7 @@ fn a_command_that_takes_too_long_ends_the_connection_and_is_fenced_when_the_stop
     let server = Server::start();
     story(async || {
         let drive = server.open().await.expect("it opens");
-        server.device().holds_writes = true;
+        server.device().holds = Some(OUT);
         let error = write(&drive, 5, 1).await.expect_err("no answer");
         assert!(error.is_in_doubt(), "{error}");
         assert!(
@@ -91,7 +91,7 @@ fn a_drive_that_is_opened_again_waits_for_what_the_earlier_opening_sent() {
     let server = Server::start();
     story(async || {
         let drive = server.open().await.expect("it opens");
-        server.device().holds_writes = true;
+        server.device().holds = Some(OUT);
         write(&drive, 5, 1).await.expect_err("no answer");
         drop(drive);
         let drive = server.open().await.expect("it opens");
@@ -108,7 +108,7 @@ fn a_server_with_too_many_unsettled_connections_is_asked_no_more() {
     let server = Server::start();
     story(async || {
         let drive = server.open().await.expect("it opens");
-        server.device().holds_writes = true;
+        server.device().holds = Some(OUT);
         for _ in 0..4 {
             assert!(
                 write(&drive, 5, 1)

@@ -2,6 +2,7 @@
 
 mod conforms;
 mod hostile;
+mod lending;
 mod losses;
 mod qemu;
 mod server;

@@ -30,7 +30,18 @@ pub(crate) const NEEDED: u64 = 1 << 32 | 1 << 30;
 pub(crate) const FEATURE_RO: u64 = 1 << 5;
 pub(crate) const FEATURE_FLUSH: u64 = 1 << 9;
 pub(crate) const FEATURE_INDIRECT: u64 = 1 << 28;
-const FEATURES: u64 = NEEDED | FEATURE_INDIRECT | FEATURE_FLUSH | 1 << 6 | 1 << 12 | 1 << 13;
+pub(crate) const FEATURE_EVENT_INDEX: u64 = 1 << 29;
+const FEATURES: u64 = NEEDED
+    | FEATURE_INDIRECT
+    | FEATURE_EVENT_INDEX
+    | FEATURE_FLUSH
+    | 1 << 2
+    | 1 << 6
+    | 1 << 12
+    | 1 << 13;
+
+/// Segments of a command's data at most.
+const SEGMENTS: u32 = 8;
 
 /// Protocol features: MQ, REPLY_ACK, CONFIG.
 const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 9;
@@ -82,14 +93,18 @@ pub(crate) struct Device {
     pub(crate) id: [u8; 20],
     pub(crate) queues: u64,
     pub(crate) lie: Option<Lie>,
-    /// Writes are taken and not done.
-    pub(crate) holds_writes: bool,
+    /// Commands of this type are taken and not done.
+    pub(crate) holds: Option<u32>,
     /// Commands get this status, and are not done.
     pub(crate) fails_with: Option<u8>,
     /// Types of commands that were done.
     pub(crate) commands: Vec<u32>,
     /// Longest data of a command.
     pub(crate) longest: usize,
+    /// Segments of data that were not in the memory of the queues.
+    pub(crate) lent: usize,
+    /// How often the front end was called.
+    pub(crate) calls: usize,
     pub(crate) connections: usize,
     /// Queues that were enabled on the last connection, and those that were given commands.
     pub(crate) enabled: usize,
@@ -107,7 +122,7 @@ impl Device {
         self.commands.iter().filter(|one| **one == kind).count()
     }
 
-    /// Writes that were taken and not done.
+    /// Commands that were taken and not done.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
@@ -124,9 +139,12 @@ impl Device {
         let mut status = 0;
         self.commands.push(kind);
         self.used.push(ring.number);
+        let mut next = sector * 512;
         for (at, len, _) in &parts[1..parts.len() - 1] {
-            self.longest = self.longest.max(*len);
-            let place = sector * 512..sector * 512 + *len;
+            let place = next..next + *len;
+            next = place.end;
+            self.longest = self.longest.max(next - sector * 512);
+            self.lent += usize::from(ring.is_lent(*at));
             if self.fails_with.is_some() {
                 break;
             }
@@ -156,15 +174,15 @@ impl Device {
             ring.put(last.0, &[status]);
         }
         let lie = self.lie.filter(|_| kind != GET_ID);
-        ring.answer(head, written as u32, lie);
+        self.calls += usize::from(ring.answer(head, written as u32, lie));
     }
 }
 
 /// A queue as the server has it.
 struct Ring {
     number: u32,
-    memory: Arc<MmapRegion<()>>,
-    base: u64,
+    memory: Arc<Regions>,
+    has_event_index: bool,
     size: u16,
     descriptors: u64,
     available: u64,
@@ -176,25 +194,46 @@ struct Ring {
     answered: Mutex<u16>,
 }
 
+/// Memory that is shared, and where each part begins.
+type Regions = Vec<(MmapRegion<()>, u64)>;
+
 impl Ring {
+    /// The region that an address is in, which one that is, and where the address is in it.
+    fn place(&self, at: u64) -> (usize, &MmapRegion<()>, usize) {
+        let mut all = self.memory.iter().enumerate();
+        let found = all.find_map(|(number, (memory, base))| {
+            let inside = usize::try_from(at.checked_sub(*base)?).ok()?;
+            (inside < memory.size()).then_some((number, memory, inside))
+        });
+        found.expect("within memory")
+    }
+
+    fn is_lent(&self, at: u64) -> bool {
+        self.place(at).0 > 0
+    }
+
     fn get(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        let part = self.memory.get_slice((at - self.base) as usize, len);
+        let (_, memory, at) = self.place(at);
+        let part = memory.get_slice(at, len);
         part.expect("within memory").copy_to(&mut bytes);
         bytes
     }
 
     fn put(&self, at: u64, bytes: &[u8]) {
-        let part = self
-            .memory
-            .get_slice((at - self.base) as usize, bytes.len());
+        let (_, memory, at) = self.place(at);
+        let part = memory.get_slice(at, bytes.len());
         part.expect("within memory").copy_from(bytes);
     }
 
+    fn load(&self, at: u64) -> u16 {
+        let (_, memory, at) = self.place(at);
+        let all = memory.as_volatile_slice();
+        all.load(at, Ordering::SeqCst).expect("within memory")
+    }
+
     fn index(&self) -> u16 {
-        let all = self.memory.as_volatile_slice();
-        let at = (self.available + 2 - self.base) as usize;
-        all.load(at, Ordering::Acquire).expect("within memory")
+        self.load(self.available + 2)
     }
 
     /// Address, length, flags of each descriptor of a command.
@@ -219,7 +258,16 @@ impl Ring {
         }
     }
 
-    fn answer(&self, head: u16, len: u32, lie: Option<Lie>) {
+    /// Whether the front end wants to be called for the answer with this number.
+    fn wants_call(&self, answer: u16) -> bool {
+        match self.has_event_index {
+            true => self.load(self.available + 4 + 2 * u64::from(self.size)) == answer,
+            false => self.load(self.available) & 1 == 0,
+        }
+    }
+
+    /// Whether it had to call.
+    fn answer(&self, head: u16, len: u32, lie: Option<Lie>) -> bool {
         let mut answered = self.answered.lock().expect("whole");
         let (mut id, mut len, mut more) = (u32::from(head), len, 1);
         match lie {
@@ -238,11 +286,18 @@ impl Ring {
         let entry = [id.to_le_bytes(), len.to_le_bytes()].concat();
         self.put(self.used + 4 + u64::from(*answered % self.size) * 8, &entry);
         *answered = answered.wrapping_add(more);
-        let all = self.memory.as_volatile_slice();
-        let at = (self.used + 2 - self.base) as usize;
-        all.store(*answered, at, Ordering::Release)
+        let (_, memory, at) = self.place(self.used + 2);
+        let all = memory.as_volatile_slice();
+        all.store(*answered, at, Ordering::SeqCst)
             .expect("within memory");
-        let _ = rustix::io::write(&self.call, &1_u64.to_ne_bytes());
+        // The answer is seen before the wish is looked at (2.7.7.2).
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let first = answered.wrapping_sub(more);
+        let is_wanted = (0..more).any(|at| self.wants_call(first.wrapping_add(at)));
+        if is_wanted {
+            let _ = rustix::io::write(&self.call, &1_u64.to_ne_bytes());
+        }
+        is_wanted
     }
 
     fn serve(self: Arc<Self>, device: Arc<Mutex<Device>>) {
@@ -254,9 +309,13 @@ impl Ring {
                 let entry = self.get(self.available + 4 + u64::from(*taken % self.size) * 2, 2);
                 let head = u16::from_le_bytes([entry[0], entry[1]]);
                 *taken = taken.wrapping_add(1);
+                // It is kicked for the next one.
+                let event = self.used + 4 + 8 * u64::from(self.size);
+                self.put(event, &taken.to_le_bytes());
+                std::sync::atomic::fence(Ordering::SeqCst);
                 let kind = self.get(self.chain(head)[0].0, 1)[0];
                 let mut device = lock(&device);
-                match device.holds_writes && u32::from(kind) == OUT {
+                match device.holds == Some(u32::from(kind)) {
                     true => device.held.push_back(Held {
                         ring: self.clone(),
                         head,
@@ -314,6 +373,7 @@ impl Server {
         let folder = tempfile::tempdir().expect("a folder");
         let mut config = [0; 60];
         config[..8].copy_from_slice(&(BYTES as u64 / 512).to_le_bytes());
+        config[12..16].copy_from_slice(&SEGMENTS.to_le_bytes());
         config[20..24].copy_from_slice(&512_u32.to_le_bytes());
         config[34..36].copy_from_slice(&8_u16.to_le_bytes());
         config[36..40].copy_from_slice(&64_u32.to_le_bytes());
@@ -327,10 +387,12 @@ impl Server {
             id: *b"the device of tests\0",
             queues: 4,
             lie: None,
-            holds_writes: false,
+            holds: None,
             fails_with: None,
             commands: Vec::new(),
             longest: 0,
+            lent: 0,
+            calls: 0,
             connections: 0,
             enabled: 0,
             used: Vec::new(),
@@ -350,10 +412,32 @@ impl Server {
         lock(&self.device)
     }
 
+    /// Does what is held back, by a thread of its own, as soon as there is something and the front end wants to be called for
+    /// it or not.
+    pub(crate) fn let_go_when(&self, is_called: bool) -> JoinHandle<()> {
+        let device = self.device.clone();
+        thread::spawn(move || {
+            let is_time = |device: &Device| {
+                let held = device.held.front();
+                held.is_some_and(|held| {
+                    let answer = *held.ring.answered.lock().expect("whole");
+                    held.ring.wants_call(answer) == is_called
+                })
+            };
+            while !is_time(&lock(&device)) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let mut device = lock(&device);
+            while let Some(Held { ring, head }) = device.held.pop_front() {
+                device.done(&ring, head);
+            }
+        })
+    }
+
     /// Does what was held back.
     pub(crate) fn let_go(&self) {
         let mut device = self.device();
-        device.holds_writes = false;
+        device.holds = None;
         while let Some(Held { ring, head }) = device.held.pop_front() {
             device.done(&ring, head);
         }
@@ -465,7 +549,7 @@ fn session(stream: &UnixStream, device: &Arc<Mutex<Device>>) {
     lock(device).connections += 1;
     lock(device).enabled = 0;
     let mut queues: Vec<Parts> = (0..8).map(|_| Parts::default()).collect();
-    let mut memory: Option<(Arc<MmapRegion<()>>, u64)> = None;
+    let mut memory: Arc<Regions> = Arc::default();
     while let Some((code, flags, payload, mut fds)) = message(stream) {
         let number = |at: usize| {
             let bytes = payload.get(at..at + 8).expect("long enough");
@@ -501,11 +585,14 @@ fn session(stream: &UnixStream, device: &Arc<Mutex<Device>>) {
                 answer = Some([&payload[..12], &space].concat());
             }
             5 => {
-                let (base, len) = (number(8), number(16) as usize);
-                assert_eq!((word(0), number(24), number(32)), (1, base, 0));
-                let file = FileOffset::new(File::from(fds.remove(0)), 0);
-                let mapped = MmapRegion::from_file(file, len).expect("mapped");
-                memory = Some((Arc::new(mapped), base));
+                assert_eq!(word(0) as usize, fds.len());
+                let regions = fds.drain(..).zip((8..).step_by(32)).map(|(fd, at)| {
+                    let (base, len) = (number(at), number(at + 8) as usize);
+                    assert_eq!((number(at + 16), number(at + 24)), (base, 0));
+                    let file = FileOffset::new(File::from(fd), 0);
+                    (MmapRegion::from_file(file, len).expect("mapped"), base)
+                });
+                memory = Arc::new(regions.collect());
             }
             8 => queues[at(word(0))].size = word(4) as u16,
             9 => {
@@ -519,12 +606,11 @@ fn session(stream: &UnixStream, device: &Arc<Mutex<Device>>) {
             13 => queues[at(word(0))].call = fds.pop(),
             18 => {
                 let parts = &mut queues[at(word(0))];
-                let (memory, base) = memory.clone().expect("memory comes first");
                 let (descriptors, used, available) = parts.addresses.expect("addresses");
                 let ring = Arc::new(Ring {
                     number: word(0),
-                    memory,
-                    base,
+                    memory: memory.clone(),
+                    has_event_index: features & FEATURE_EVENT_INDEX != 0,
                     size: parts.size,
                     descriptors,
                     available,

@@ -3,16 +3,39 @@
 use std::time::{Duration, Instant};
 
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent};
-use reactor::{Buffer, Config, PoolConfig};
+use reactor::{Buffer, Config, PoolConfig, SharedMemory, SharedPages};
 
 /// No story takes that long; one that does hangs.
 const STORY_MAX: Duration = Duration::from_secs(120);
 
+/// Bytes of the buffers.
+const BUFFER_BYTES: usize = 8 << 20;
+
 /// Runs a story on a reactor.
 pub(crate) fn story(run: impl AsyncFnOnce()) {
+    story_on(Config::default(), run);
+}
+
+/// The same with buffers that servers of drives can map.
+pub(crate) fn story_with_shared_buffers(run: impl AsyncFnOnce()) {
     let config = Config {
-        buffer_pool: PoolConfig { bytes: 8 << 20 },
+        shared_memory: Some(shared_memory()),
         ..Config::default()
+    };
+    story_on(config, run);
+}
+
+/// Memory for the buffers of a story.
+pub(crate) fn shared_memory() -> SharedMemory {
+    SharedMemory::new(BUFFER_BYTES, SharedPages::Usual).expect("memory")
+}
+
+pub(crate) fn story_on(config: Config, run: impl AsyncFnOnce()) {
+    let config = Config {
+        buffer_pool: PoolConfig {
+            bytes: BUFFER_BYTES,
+        },
+        ..config
     };
     let ended = reactor::run(config, reactor::timeout(STORY_MAX, run()));
     ended

@@ -140,7 +140,7 @@ fn a_write_that_nobody_waits_for_any_more_harms_no_later_one() {
     let server = Server::start();
     story(async || {
         let drive = server.open().await.expect("it opens");
-        server.device().holds_writes = true;
+        server.device().holds = Some(OUT);
         for round in 0..300 {
             let mut dropped = Box::pin(write(&drive, 7, round as u8));
             assert!(dropped.as_mut().now_or_never().is_none());
