@@ -299,7 +299,7 @@ impl BoundedDrive {
         });
         let text = format!(
             "does not answer within {:?}; check its cables, its power and what the system's log says",
-            self.limit * factor
+            pause * looks
         );
         Err(DriveError::new(ErrorKind::Io, self.inner.name(), text).in_doubt())
     }

@@ -156,6 +156,10 @@ fn a_drive_that_hangs_at_a_flush_is_left_and_one_that_answers_reads_meanwhile_ha
         slow.holds_back.store(true, Ordering::Relaxed);
         let error = drive.flush().await.expect_err("it answers nothing");
         assert!(error.is_in_doubt());
+        assert!(
+            !error.to_string().contains("within 500ms"),
+            "it was not given that time: {error}"
+        );
         let error = drive.fence().await.expect_err("two are under way");
         assert!(error.to_string().contains("2 transfers"), "{error}");
         slow.holds_flushes.store(false, Ordering::Relaxed);
