@@ -1,7 +1,8 @@
 //! A reactor's way to a connection: a queue, at which the reactor looks, and the tasks that wait for the server.
 //!
 //! Guarantees: each reactor that uses a connection looks at its own queue, so that none depends on another one that may end;
-//! the server calls a reactor that sleeps; what it does not answer in time ends the connection; all this ends with that.
+//! the server calls a reactor that sleeps and waits for an answer; what it does not answer in time ends the connection; all
+//! this ends with that.
 
 use std::cell::RefCell;
 use std::future::Future;

@@ -425,7 +425,7 @@ impl Server {
                 })
             };
             while !is_time(&lock(&device)) {
-                thread::sleep(Duration::from_millis(1));
+                thread::yield_now();
             }
             let mut device = lock(&device);
             while let Some(Held { ring, head }) = device.held.pop_front() {
