@@ -13,6 +13,13 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// CRC-32C (Castagnoli) of parts that follow each other.
+pub(crate) fn crc32c_of_parts(parts: &[&[u8]]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize() as u32
+}
+
 /// Reads fields off the front of a slice; every read is checked.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],

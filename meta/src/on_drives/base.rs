@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 use super::area::{BLOCK, MetadataArea};
 use super::layout::{Layout, Superblock};
-use crate::codec::{Reader, crc32c};
+use crate::codec::{Reader, crc32c_of_parts};
+use crate::store::raw::Put;
 
 const HEADER: usize = 12;
 /// Bytes of rows in a piece, about, and at most: one row more may be in it.
@@ -114,51 +115,108 @@ impl<'a> Writer<'a> {
 }
 
 fn crc_of(number: u32, stored: &[u8]) -> u32 {
-    crc32c(&[&number.to_le_bytes(), stored].concat())
+    crc32c_of_parts(&[&number.to_le_bytes(), stored])
 }
 
-/// Shows the identity and each row of the base of an area.
-///
-/// # Errors
-/// The drive cannot be read, or what is there is no base.
-pub(super) fn read(
-    area: &dyn MetadataArea,
-    superblock: &Superblock,
-    mut identity: impl FnMut(&str) -> io::Result<()>,
-    mut row: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut source = Source::new(area, &superblock.layout, superblock);
-    let mut is_first = true;
-    for number in 0_u32.. {
-        let header = source.take(HEADER)?;
+/// The pieces of an area's base, in order.
+pub(super) struct Pieces<'a> {
+    source: Source<'a>,
+    next: u32,
+    is_over: bool,
+}
+
+/// A piece as it is stored. It is proven when its rows are asked for.
+pub(super) struct Piece {
+    number: u32,
+    len: usize,
+    crc: u32,
+    stored: Vec<u8>,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn new(area: &'a dyn MetadataArea, superblock: &Superblock) -> Self {
+        Self {
+            source: Source::new(area, &superblock.layout, superblock),
+            next: 0,
+            is_over: false,
+        }
+    }
+
+    /// The next piece with rows; `None` behind the last one.
+    ///
+    /// # Errors
+    /// The drive cannot be read, or what is there is no base.
+    pub(super) fn read_next(&mut self) -> io::Result<Option<Piece>> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let header = self.source.take(HEADER)?;
         let mut reader = Reader::new(&header);
         let mut field = || reader.u32().map_err(damaged);
         let (len, stored_len, crc) = (field()? as usize, field()? as usize, field()?);
         if len > PIECE_BYTES_MAX || stored_len > lz4_flex::block::get_maximum_output_size(len) {
             return Err(damaged("it says a size that no piece has"));
         }
-        let stored = source.take(stored_len)?;
-        if crc_of(number, &stored) != crc {
+        let piece = Piece {
+            number: self.next,
+            len,
+            crc,
+            stored: self.source.take(stored_len)?,
+        };
+        self.next += 1;
+        if len == 0 {
+            piece.rows()?;
+            self.is_over = true;
+            return Ok(None);
+        }
+        Ok(Some(piece))
+    }
+}
+
+impl Piece {
+    /// Its rows, as they follow each other.
+    fn rows(&self) -> io::Result<Vec<u8>> {
+        if crc_of(self.number, &self.stored) != self.crc {
             return Err(damaged("a piece does not match its checksum"));
         }
-        let piece = lz4_flex::block::decompress(&stored, len).map_err(damaged)?;
-        if piece.is_empty() {
-            return Ok(());
-        }
-        let mut reader = Reader::new(&piece);
+        lz4_flex::block::decompress(&self.stored, self.len).map_err(damaged)
+    }
+
+    /// Shows each of its rows: key and value. The one without a key is the identity.
+    ///
+    /// # Errors
+    /// It is damaged, and what `row` says.
+    pub(super) fn each_row<E: From<io::Error>>(&self, row: &mut Put<'_, E>) -> Result<(), E> {
+        let rows = self.rows()?;
+        let mut reader = Reader::new(&rows);
         while reader.remaining() > 0 {
             let key = u16::from_le_bytes(reader.array().map_err(damaged)?);
             let value = reader.u32().map_err(damaged)? as usize;
             let key = reader.bytes(usize::from(key)).map_err(damaged)?;
             let value = reader.bytes(value).map_err(damaged)?;
-            match is_first {
-                true => identity(std::str::from_utf8(value).map_err(damaged)?)?,
-                false => row(key, value)?,
-            }
-            is_first = false;
+            row(key, value)?;
         }
+        Ok(())
     }
-    Ok(())
+}
+
+/// The text of the identity in an area's base.
+///
+/// # Errors
+/// The drive cannot be read, or what is there is no base.
+pub(super) fn identity(area: &dyn MetadataArea, superblock: &Superblock) -> io::Result<String> {
+    let first = Pieces::new(area, superblock).read_next()?;
+    let mut identity = None;
+    if let Some(first) = first {
+        first.each_row(&mut |key, value| {
+            if key.is_empty() {
+                let text = std::str::from_utf8(value).map_err(damaged)?;
+                identity = Some(text.to_owned());
+            }
+            Ok::<_, io::Error>(())
+        })?;
+    }
+    identity.ok_or_else(|| damaged("it has no identity"))
 }
 
 fn damaged(error: impl std::fmt::Display) -> io::Error {
@@ -171,9 +229,8 @@ struct Source<'a> {
     area: &'a dyn MetadataArea,
     next: u64,
     end: u64,
-    /// What was read and not taken yet, from `at` on.
-    ready: Vec<u8>,
-    at: usize,
+    /// What was read and not taken yet: the rest of a block.
+    rest: Vec<u8>,
 }
 
 impl<'a> Source<'a> {
@@ -183,26 +240,23 @@ impl<'a> Source<'a> {
             area,
             next,
             end: next + superblock.base_bytes.div_ceil(BLOCK as u64),
-            ready: Vec::new(),
-            at: 0,
+            rest: Vec::new(),
         }
     }
 
     fn take(&mut self, bytes: usize) -> io::Result<Vec<u8>> {
-        while self.ready.len() - self.at < bytes {
-            let blocks = (self.end - self.next).min((WRITE_BYTES / BLOCK) as u64);
-            if blocks == 0 {
+        let mut taken = std::mem::take(&mut self.rest);
+        if bytes > taken.len() {
+            let blocks = (bytes - taken.len()).div_ceil(BLOCK) as u64;
+            if blocks > self.end - self.next {
                 return Err(damaged("it ends too early"));
             }
-            self.ready.drain(..self.at);
-            self.at = 0;
-            let start = self.ready.len();
-            self.ready.resize(start + blocks as usize * BLOCK, 0);
-            self.area.read(self.next, &mut self.ready[start..])?;
+            let read = taken.len();
+            taken.resize(read + blocks as usize * BLOCK, 0);
+            self.area.read(self.next, &mut taken[read..])?;
             self.next += blocks;
         }
-        let taken = self.ready[self.at..self.at + bytes].to_vec();
-        self.at += bytes;
+        self.rest = taken.split_off(bytes);
         Ok(taken)
     }
 }

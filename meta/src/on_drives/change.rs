@@ -72,6 +72,11 @@ pub(super) fn encode_identity(text: &str) -> Vec<u8> {
 }
 
 impl Change {
+    /// Whether an encoded change is one of the identity.
+    pub(super) fn is_identity(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&IDENTITY)
+    }
+
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut reader = Reader::new(bytes);
         let change = match reader.u8()? {

@@ -5,12 +5,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use uuid::Uuid;
 
 use super::area::{BLOCK, MetadataArea};
-use super::base;
+use super::base::{self, Pieces};
 use super::change::Change;
 use super::layout::Superblock;
 use super::log::{Place, frame_blocks, read_frame};
@@ -21,11 +21,17 @@ use crate::error::MetaError;
 use crate::identity::PoolIdentity;
 use crate::journal::{Journal, JournalConfig, JournalMedia, MemoryMedia};
 use crate::label::Opening;
-use crate::store::{MemoryStore, RocksOptions, RocksStore, Store, raw};
+use crate::store::{MemoryStore, RocksStore, Store, raw};
 use crate::types::Checkpoint;
 
 /// Blocks of the journal's image that are read at a time.
 const RUN_BLOCKS: u64 = 256;
+
+/// Pieces of a base that become one table of the store, about 1 MiB each.
+const RUN_PIECES: usize = 32;
+
+/// Changes of the log that are read before they are made.
+const CHANGES_AHEAD: usize = 2;
 
 /// The newest metadata on some drives of a pool.
 pub struct Importable {
@@ -203,7 +209,7 @@ impl Importable {
     }
 
     /// Writes store and journal of one source.
-    fn write_to(&self, into: &dyn NewMetadata, source: &Source) -> Result<(), MetaError> {
+    fn write_to<N: NewMetadata>(&self, into: &N, source: &Source) -> Result<(), MetaError> {
         let store = source.write_store(into)?;
         // What a drive has that is not here may go on from the same change in another way: then all is copied anew.
         let generation = source.superblock.generation;
@@ -217,7 +223,7 @@ impl Importable {
         };
         store.put_settings(&mark.setting())?;
         let checkpoint = store.checkpoint()?;
-        drop(store);
+        into.close_store(store)?;
         let media = into.create_journal(source.superblock.journal_bytes)?;
         let longest = self.sources.iter().filter_map(|source| {
             let end = source.journal_end(checkpoint)?;
@@ -234,13 +240,15 @@ impl Importable {
 
 /// What is made: a store of rows, which gets the changes of the log, and a journal.
 trait NewMetadata {
-    /// Makes the store of the rows that `rows` puts.
-    fn put_rows(
-        &self,
-        rows: &mut dyn FnMut(&mut raw::Put<'_>) -> io::Result<()>,
-    ) -> Result<(), MetaError>;
+    type Store: Store;
 
-    fn open_store(&self) -> Result<Arc<dyn Store>, MetaError>;
+    /// Makes the store of the base's pieces.
+    fn put_rows(&self, pieces: Pieces<'_>) -> Result<(), Failed>;
+
+    fn open_store(&self) -> Result<Arc<Self::Store>, MetaError>;
+
+    /// What was written to it is durable.
+    fn close_store(&self, store: Arc<Self::Store>) -> Result<(), MetaError>;
 
     fn create_journal(&self, bytes: u64) -> Result<Arc<dyn JournalMedia>, MetaError>;
 }
@@ -251,17 +259,37 @@ struct NewFolder<'a> {
 }
 
 impl NewMetadata for NewFolder<'_> {
-    fn put_rows(
-        &self,
-        rows: &mut dyn FnMut(&mut raw::Put<'_>) -> io::Result<()>,
-    ) -> Result<(), MetaError> {
-        raw::restore(self.folder.store_dir(), |put| rows(put))
+    type Store = RocksStore;
+
+    fn put_rows(&self, pieces: Pieces<'_>) -> Result<(), Failed> {
+        let pieces = Mutex::new(pieces);
+        let next_run = || {
+            let mut run = Vec::new();
+            let mut pieces = lock(&pieces);
+            while run.len() < RUN_PIECES
+                && let Some(piece) = pieces.read_next()?
+            {
+                run.push(piece);
+            }
+            let is_over = run.is_empty();
+            let show = move |put: &mut raw::Put<'_, Failed>| {
+                let mut pieces = run.iter();
+                pieces.try_for_each(|piece| {
+                    piece.each_row(&mut |key, value| put_row(put, key, value))
+                })
+            };
+            Ok((!is_over).then(|| Box::new(show) as raw::Run<'_, Failed>))
+        };
+        raw::restore(self.folder.store_dir(), &next_run)
     }
 
-    fn open_store(&self) -> Result<Arc<dyn Store>, MetaError> {
-        let options = RocksOptions::default();
-        let store = RocksStore::open(self.folder.store_dir(), self.pool, options)?;
+    fn open_store(&self) -> Result<Arc<RocksStore>, MetaError> {
+        let store = RocksStore::open_to_fill(self.folder.store_dir(), self.pool)?;
         Ok(Arc::new(store))
+    }
+
+    fn close_store(&self, store: Arc<RocksStore>) -> Result<(), MetaError> {
+        store.finish_filling()
     }
 
     fn create_journal(&self, bytes: u64) -> Result<Arc<dyn JournalMedia>, MetaError> {
@@ -284,22 +312,27 @@ impl NewInMemory {
 }
 
 impl NewMetadata for NewInMemory {
-    fn put_rows(
-        &self,
-        rows: &mut dyn FnMut(&mut raw::Put<'_>) -> io::Result<()>,
-    ) -> Result<(), MetaError> {
+    type Store = MemoryStore;
+
+    fn put_rows(&self, mut pieces: Pieces<'_>) -> Result<(), Failed> {
         let mut all = Vec::new();
-        let put = rows(&mut |key, value| {
+        let mut put = |key: &[u8], value: &[u8]| {
             all.push((key.to_vec(), value.to_vec()));
             Ok(())
-        });
-        put.map_err(|error| MetaError::io("memory", "make the metadata store", error))?;
+        };
+        while let Some(piece) = pieces.read_next()? {
+            piece.each_row(&mut |key, value| put_row(&mut put, key, value))?;
+        }
         *lock(&self.store) = Arc::new(MemoryStore::of_rows(&all)?);
         Ok(())
     }
 
-    fn open_store(&self) -> Result<Arc<dyn Store>, MetaError> {
+    fn open_store(&self) -> Result<Arc<MemoryStore>, MetaError> {
         Ok(lock(&self.store).clone())
+    }
+
+    fn close_store(&self, _: Arc<MemoryStore>) -> Result<(), MetaError> {
+        Ok(())
     }
 
     fn create_journal(&self, _: u64) -> Result<Arc<dyn JournalMedia>, MetaError> {
@@ -307,22 +340,27 @@ impl NewMetadata for NewInMemory {
     }
 }
 
+/// Puts a row of a base into a store that has no hints: the rows must not say that there are.
+fn put_row(put: &mut raw::Put<'_, Failed>, key: &[u8], value: &[u8]) -> Result<(), Failed> {
+    match key.is_empty() {
+        // The identity.
+        true => Ok(()),
+        false => put(key, &raw::without_hints(key, value)),
+    }
+}
+
 impl Source {
     fn look(area: Arc<dyn MetadataArea>, superblock: Superblock) -> io::Result<Self> {
-        let mut text = None;
-        // The first row is the identity; all of the base is read, so that it is known to be whole.
-        let found = |identity: &str| {
-            text = Some(identity.to_owned());
-            Ok(())
-        };
-        base::read(&*area, &superblock, found, |_, _| Ok(()))?;
+        // Whether all of it can be read is seen when it is written.
+        let mut text = base::identity(&*area, &superblock)?;
         let end = each_change(&*area, &superblock, |change| {
-            if let Change::Identity(identity) = change {
-                text = Some(identity);
+            if Change::is_identity(change)
+                && let Change::Identity(identity) = change_of(change)?
+            {
+                text = identity;
             }
             Ok::<_, io::Error>(())
         })?;
-        let text = text.unwrap_or_default();
         let path = PathBuf::from(area.name());
         let identity = PoolIdentity::parse(&path, text.as_bytes()).map_err(io::Error::other)?;
         Ok(Self {
@@ -335,32 +373,41 @@ impl Source {
     }
 
     /// Makes the store of the base, and of the changes of the log.
-    fn write_store(&self, into: &dyn NewMetadata) -> Result<Arc<dyn Store>, MetaError> {
-        let damaged = |error: io::Error| {
-            MetaError::corrupt(self.area.name(), error.to_string(), "nothing was changed")
-        };
-        let mut unreadable = None;
-        let restored = into.put_rows(&mut |put| {
-            // There are no hints: the rows must not say that there are.
-            let row = |key: &[u8], value: &[u8]| put(key, &raw::without_hints(key, value));
-            let read = base::read(&*self.area, &self.superblock, |_| Ok(()), row);
-            if let Err(error) = &read
-                && error.kind() == io::ErrorKind::InvalidData
-            {
-                unreadable = Some(damaged(io::Error::other(error.to_string())));
-            }
-            read
-        });
-        unreadable.map_or(restored, Err)?;
-        let store = into.open_store()?;
-        each_change(&*self.area, &self.superblock, |change| {
-            redo(&*store, &change).map_err(Failed::Store)
-        })
-        .map_err(|failed| match failed {
-            Failed::Drive(error) => damaged(error),
+    fn write_store<N: NewMetadata>(&self, into: &N) -> Result<Arc<N::Store>, MetaError> {
+        let made = into
+            .put_rows(Pieces::new(&*self.area, &self.superblock))
+            .and_then(|()| {
+                let store = into.open_store()?;
+                self.redo_log(&*store)?;
+                Ok(store)
+            });
+        made.map_err(|failed| match failed {
+            Failed::Drive(error) => MetaError::corrupt(
+                self.area.name(),
+                error.to_string(),
+                "name all drives of the pool: another one may hold it too; nothing was changed",
+            ),
             Failed::Store(error) => error,
-        })?;
-        Ok(store)
+        })
+    }
+
+    /// Makes the changes of the log in the store, while the next ones are read.
+    fn redo_log(&self, store: &dyn Store) -> Result<(), Failed> {
+        let (sender, changes) = mpsc::sync_channel(CHANGES_AHEAD);
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(move || {
+                each_change(&*self.area, &self.superblock, |change| {
+                    let taken = sender.send(change_of(change)?);
+                    taken.map_err(|_| io::Error::other("a change before it could not be made"))
+                })
+            });
+            for change in changes {
+                redo(store, &change)?;
+            }
+            let read = reading.join();
+            read.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok(())
+        })
     }
 
     /// The last record of its journal, behind that checkpoint; `None` if it does not fit it.
@@ -434,8 +481,9 @@ impl JournalMedia for Image {
     }
 }
 
-/// Why a log was not made again.
+/// Why no store was made.
 enum Failed {
+    /// The drive cannot be read, or is damaged.
     Drive(io::Error),
     Store(MetaError),
 }
@@ -446,11 +494,24 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// Shows every change of the log; returns the number of the last one, and the block behind it.
+impl From<MetaError> for Failed {
+    fn from(error: MetaError) -> Self {
+        Self::Store(error)
+    }
+}
+
+fn change_of(bytes: &[u8]) -> io::Result<Change> {
+    Change::decode(bytes).map_err(|error| {
+        let text = format!("a change of its log {error}");
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
+}
+
+/// Shows every change of the log as it stands there; returns the number of the last one, and the block behind it.
 fn each_change<E: From<io::Error>>(
     area: &dyn MetadataArea,
     superblock: &Superblock,
-    mut change: impl FnMut(Change) -> Result<(), E>,
+    mut change: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(u64, u64), E> {
     let mut place = Place {
         lineage: superblock.lineage,
@@ -458,12 +519,7 @@ fn each_change<E: From<io::Error>>(
         block: superblock.log_start,
     };
     while let Some(payload) = read_frame(area, &superblock.layout, place)? {
-        let decoded = Change::decode(&payload);
-        let decoded = decoded.map_err(|error| {
-            let text = format!("change {} of its log {error}", place.change);
-            io::Error::new(io::ErrorKind::InvalidData, text)
-        })?;
-        change(decoded)?;
+        change(&payload)?;
         place.change += 1;
         place.block += frame_blocks(&payload);
     }

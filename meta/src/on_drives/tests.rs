@@ -1,6 +1,7 @@
 //! What a user relies on: the pool comes back from its drives as it was acknowledged, whatever failed.
 
 mod away;
+mod large;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -97,7 +98,8 @@ impl Pool {
         assert_eq!(*found.identity(), identity());
         let target = tempfile::tempdir().unwrap();
         let folder = target.path().join("imported");
-        found.write(&folder, found.identity()).unwrap();
+        let written = found.write(&folder, found.identity());
+        written.map_err(|error| error.to_string())?;
         Ok((rows(&folder), ring(&folder)))
     }
 

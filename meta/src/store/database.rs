@@ -10,10 +10,11 @@ use rocksdb::{
 };
 use uuid::Uuid;
 
-use super::page;
 use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, VERSION_PAGES, VERSION_PARENTS};
+use super::{StoreFigures, page};
+use crate::ballast::Ballast;
 use crate::codec::CodecError;
-use crate::error::MetaError;
+use crate::error::{MetaError, MetaErrorKind};
 use crate::types::{Checkpoint, Totals};
 
 /// Bounds of the store's memory and files.
@@ -27,6 +28,8 @@ pub struct RocksOptions {
     pub open_files_max: u16,
     /// Background threads for flushes and compactions.
     pub background_jobs: u8,
+    /// Table files that are collected before they are merged into the first sorted level.
+    pub unsorted_files: u16,
 }
 
 impl Default for RocksOptions {
@@ -36,10 +39,13 @@ impl Default for RocksOptions {
             write_buffer_bytes: 32 << 20,
             open_files_max: 512,
             background_jobs: 2,
+            unsorted_files: UNSORTED_FILES,
         }
     }
 }
 
+/// A write buffer while the file system is full: its log is preallocated, and its table written as a whole.
+const WRITE_BUFFER_BYTES_SHORT: usize = 4 << 20;
 /// Log of RocksDB's own messages, in bytes a file.
 const INFO_LOG_BYTES: usize = 1 << 20;
 /// Files of that log.
@@ -51,7 +57,10 @@ const WAL_BYTES_MAX: u64 = 256 << 20;
 /// merges into a large level cost 3.2 us of processor time a sub-block where the database's defaults
 /// (256 MiB, 4 files) cost 5.3 (1.3 million random writes).
 const LEVEL_BASE_BYTES: u64 = 512 << 20;
-const UNSORTED_FILES: i32 = 8;
+const UNSORTED_FILES: u16 = 8;
+/// So many table files above that number writes are slowed down, and at so many they stop: what RocksDB does by default above 8.
+const UNSORTED_FILES_SLOW: i32 = 12;
+const UNSORTED_FILES_STOP: i32 = 28;
 /// Share of a write buffer that tells which keys are not in it: most blocks of a batch are new.
 const BUFFER_FILTER_SHARE: f64 = 0.05;
 /// Name of the family of hints.
@@ -228,7 +237,10 @@ fn database_options(options: &RocksOptions, cache: &Cache) -> Options {
     out.set_memtable_whole_key_filtering(true);
     out.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_SHARE);
     out.set_max_bytes_for_level_base(LEVEL_BASE_BYTES);
-    out.set_level_zero_file_num_compaction_trigger(UNSORTED_FILES);
+    let unsorted_files = i32::from(options.unsorted_files.max(1));
+    out.set_level_zero_file_num_compaction_trigger(unsorted_files);
+    out.set_level_zero_slowdown_writes_trigger(unsorted_files + UNSORTED_FILES_SLOW);
+    out.set_level_zero_stop_writes_trigger(unsorted_files + UNSORTED_FILES_STOP);
     out.set_max_open_files(i32::from(options.open_files_max.max(16)));
     out.set_max_background_jobs(i32::from(options.background_jobs.max(1)));
     out.set_max_total_wal_size(WAL_BYTES_MAX);
@@ -281,4 +293,62 @@ pub(super) fn classify(dir: &Path, action: &str, error: rocksdb::Error) -> MetaE
             source: std::io::Error::other(text),
         },
     }
+}
+
+/// Opens the database for writing. On a full file system the ballast makes room for that; small buffers then
+/// need little of it.
+pub(super) fn open_full(
+    dir: &Path,
+    pool: Uuid,
+    options: &RocksOptions,
+    env: Option<&Env>,
+    ballast: Option<&mut Ballast>,
+) -> Result<Opened, MetaError> {
+    let frugal = RocksOptions {
+        write_buffer_bytes: options.write_buffer_bytes.min(WRITE_BUFFER_BYTES_SHORT),
+        ..*options
+    };
+    let is_short = ballast.as_ref().is_some_and(|ballast| ballast.is_short());
+    let options = if is_short { &frugal } else { options };
+    let opened = open(dir, pool, options, env, Access::Full);
+    let is_full = matches!(&opened, Err(error) if error.kind() == MetaErrorKind::NoSpace);
+    if is_full && ballast.is_some_and(Ballast::give_up) {
+        return open(dir, pool, &frugal, env, Access::Full);
+    }
+    opened
+}
+
+/// What the database says of itself.
+pub(super) fn figures(db: &DB) -> StoreFigures {
+    let one = |name: &str| db.property_int_value(name).ok().flatten().unwrap_or(0);
+    let hints = db.cf_handle(HINTS);
+    let both = |name: &str| {
+        let of_hints = hints.and_then(|hints| db.property_int_value_cf(hints, name).ok());
+        one(name) + of_hints.flatten().unwrap_or(0)
+    };
+    StoreFigures {
+        write_buffer_bytes: both("rocksdb.cur-size-all-mem-tables"),
+        cache_bytes: one("rocksdb.block-cache-usage"),
+        table_reader_bytes: both("rocksdb.estimate-table-readers-mem"),
+        file_bytes: both("rocksdb.live-sst-files-size"),
+        unsorted_files: both("rocksdb.num-files-at-level0"),
+        pending_compaction_bytes: both("rocksdb.estimate-pending-compaction-bytes"),
+        running_compactions: one("rocksdb.num-running-compactions"),
+        running_flushes: one("rocksdb.num-running-flushes"),
+        is_stopped: one("rocksdb.is-write-stopped") > 0,
+        background_errors: one("rocksdb.background-errors"),
+    }
+}
+
+/// Allocated, not apparent, bytes of a folder's files: RocksDB preallocates its log.
+pub(super) fn allocated_bytes(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(files) = std::fs::read_dir(dir) else {
+        return 0;
+    };
+    files
+        .flatten()
+        .filter_map(|file| file.metadata().ok())
+        .map(|file| file.blocks() * 512)
+        .sum()
 }

@@ -18,7 +18,8 @@ use rocksdb::{DB, Env, IteratorMode, ReadOptions, WriteBatch, WriteOptions};
 use uuid::Uuid;
 
 use super::database::{
-    Access, HINTS, Opened, RocksOptions, classify, corrupt, families, keep_private, open, scanning,
+    Access, HINTS, Opened, RocksOptions, allocated_bytes, classify, corrupt, families, figures,
+    keep_private, open, open_full, scanning,
 };
 use super::map_rows::{add_parts, read_rows};
 use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
@@ -40,10 +41,10 @@ use crate::types::{
 /// How long what a look at the folder told is told again. The look asks the file system for each file: 60 us, a quarter of the
 /// time that a request for a pool's status takes.
 const SIZE_AGE_MAX: Duration = Duration::from_secs(1);
+/// Table files that are collected before they are merged in a store that is being made: whoever opens it has the time for that.
+const UNSORTED_FILES_FILLING: u16 = 24;
 /// Bytes read ahead while all rows are loaded.
 const READAHEAD_BYTES: usize = 2 << 20;
-/// A write buffer while the file system is full: its log is preallocated, and its table written as a whole.
-const WRITE_BUFFER_BYTES_SHORT: usize = 4 << 20;
 
 /// The store of a pool folder. Dropping it closes RocksDB; nothing needs to be flushed.
 pub struct RocksStore {
@@ -51,8 +52,7 @@ pub struct RocksStore {
     pool: Uuid,
     options: RocksOptions,
     env: Option<Env>,
-    /// Opened by [`RocksStore::open_read_only`].
-    is_read_only: bool,
+    purpose: Purpose,
     /// `None` if it could not be opened again. Whoever uses it holds it for reading, so that reads and a batch
     /// run side by side.
     db: RwLock<Option<DB>>,
@@ -60,6 +60,17 @@ pub struct RocksStore {
     state: Mutex<State>,
     /// When it was last looked how large the folder is, and what was seen.
     size_bytes: Mutex<Option<(Instant, u64)>>,
+}
+
+/// What a store was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Reads and writes that survive a loss of power.
+    Service,
+    /// Reads alone.
+    Reading,
+    /// Writes that survive when all of them are done, or that are worth nothing.
+    Filling,
 }
 
 struct State {
@@ -151,8 +162,39 @@ impl RocksStore {
     ) -> Result<Self, MetaError> {
         let opened = open(dir, pool, &options, None, Access::ReadOnly)?;
         let mut store = Self::new(dir, pool, options, None, None, opened);
-        store.is_read_only = true;
+        store.purpose = Purpose::Reading;
         Ok(store)
+    }
+
+    /// Opens a store that is being made. What is written survives from [`Self::finish_filling`] on. After a write that failed it
+    /// takes no others: the folder is to be thrown away.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub(crate) fn open_to_fill(dir: &Path, pool: Uuid) -> Result<Self, MetaError> {
+        let options = RocksOptions {
+            unsorted_files: UNSORTED_FILES_FILLING,
+            ..RocksOptions::default()
+        };
+        let mut store = Self::open(dir, pool, options)?;
+        store.purpose = Purpose::Filling;
+        Ok(store)
+    }
+
+    /// Makes what was written to a store that is being made survive a loss of power.
+    ///
+    /// # Errors
+    /// [`MetaError::NoSpace`] and [`MetaError::Io`].
+    pub(crate) fn finish_filling(&self) -> Result<(), MetaError> {
+        let mut state = self.lock();
+        self.ensure_writable(&mut state)?;
+        self.with_open_db(|db| {
+            let flushed = db.flush().and_then(|()| match db.cf_handle(HINTS) {
+                Some(hints) => db.flush_cf(hints),
+                None => Ok(()),
+            });
+            flushed.map_err(|error| classify(&self.dir, "write the metadata store", error))
+        })
     }
 
     /// As [`Self::open`], with all file work done by `env`: for tests of what a loss of power leaves.
@@ -192,7 +234,7 @@ impl RocksStore {
             pool,
             options,
             env,
-            is_read_only: false,
+            purpose: Purpose::Service,
             db: RwLock::new(Some(opened.db)),
             state: Mutex::new(State {
                 checkpoint: opened.checkpoint,
@@ -241,13 +283,19 @@ impl RocksStore {
     }
 
     fn ensure_writable(&self, state: &mut State) -> Result<(), MetaError> {
-        if self.is_read_only {
+        if self.purpose == Purpose::Reading {
             return Err(MetaError::Invalid(
                 "the metadata store was opened for reading alone".to_owned(),
             ));
         }
         if state.takes_writes {
             return self.ensure_open(state);
+        }
+        // It would be without what is in no log.
+        if self.purpose == Purpose::Filling {
+            return Err(MetaError::Invalid(
+                "a write to the metadata store that is being made failed before".to_owned(),
+            ));
         }
         // What serves reads is not closed for an attempt that must fail.
         if state.ballast.as_ref().is_some_and(Ballast::is_hopeless) {
@@ -300,7 +348,7 @@ impl RocksStore {
                 hints: HintRows::default(),
             };
             let rows = preparation.run()?;
-            db.write_opt(rows, &synced()).map_err(|error| {
+            db.write_opt(rows, &self.write_options()).map_err(|error| {
                 state.in_doubt = Some(batch.checkpoint);
                 classify(&self.dir, "write to the metadata store", error)
             })
@@ -314,6 +362,15 @@ impl RocksStore {
             Err(_) => state.takes_writes = false,
         }
         applied
+    }
+
+    fn write_options(&self) -> WriteOptions {
+        let mut options = synced();
+        if self.purpose == Purpose::Filling {
+            options.set_sync(false);
+            options.disable_wal(true);
+        }
+        options
     }
 
     fn corrupt(&self, what: &str, error: CodecError) -> MetaError {
@@ -633,7 +690,7 @@ impl Store for RocksStore {
         self.ensure_writable(&mut state)?;
         let written = self.with_open_db(|db| {
             let rows = put_hints(&self.dir, db, blocks)?;
-            db.write_opt(rows, &synced())
+            db.write_opt(rows, &self.write_options())
                 .map_err(|error| classify(&self.dir, "write to the metadata store", error))
         });
         state.takes_writes = written.is_ok();
@@ -665,7 +722,7 @@ impl Store for RocksStore {
             for (first, row) in rows {
                 out.put(rows::segment_key(*first), row.encode());
             }
-            db.write_opt(out, &synced())
+            db.write_opt(out, &self.write_options())
                 .map_err(|error| classify(&self.dir, "write to the metadata store", error))
         });
         state.takes_writes = written.is_ok();
@@ -678,7 +735,7 @@ impl Store for RocksStore {
         let written = self.with_open_db(|db| {
             let mut out = WriteBatch::default();
             rows::put_settings(&mut out, changes);
-            db.write_opt(out, &synced())
+            db.write_opt(out, &self.write_options())
                 .map_err(|error| classify(&self.dir, "write to the metadata store", error))
         });
         state.takes_writes = written.is_ok();
@@ -698,27 +755,7 @@ impl Store for RocksStore {
 
     fn figures(&self) -> Option<StoreFigures> {
         // One that is closed is not opened for this.
-        let figures = self.with_open_db(|db| {
-            let one = |name: &str| db.property_int_value(name).ok().flatten().unwrap_or(0);
-            let hints = db.cf_handle(HINTS);
-            let both = |name: &str| {
-                let of_hints = hints.and_then(|hints| db.property_int_value_cf(hints, name).ok());
-                one(name) + of_hints.flatten().unwrap_or(0)
-            };
-            Ok(StoreFigures {
-                write_buffer_bytes: both("rocksdb.cur-size-all-mem-tables"),
-                cache_bytes: one("rocksdb.block-cache-usage"),
-                table_reader_bytes: both("rocksdb.estimate-table-readers-mem"),
-                file_bytes: both("rocksdb.live-sst-files-size"),
-                unsorted_files: both("rocksdb.num-files-at-level0"),
-                pending_compaction_bytes: both("rocksdb.estimate-pending-compaction-bytes"),
-                running_compactions: one("rocksdb.num-running-compactions"),
-                running_flushes: one("rocksdb.num-running-flushes"),
-                is_stopped: one("rocksdb.is-write-stopped") > 0,
-                background_errors: one("rocksdb.background-errors"),
-            })
-        });
-        figures.ok()
+        self.with_open_db(|db| Ok(figures(db))).ok()
     }
 
     fn copy_to(&self, dir: &Path) -> Result<(), MetaError> {
@@ -744,42 +781,6 @@ impl Store for RocksStore {
             }
         }
     }
-}
-
-/// Allocated, not apparent, bytes of a folder's files: RocksDB preallocates its log.
-fn allocated_bytes(dir: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(files) = std::fs::read_dir(dir) else {
-        return 0;
-    };
-    files
-        .flatten()
-        .filter_map(|file| file.metadata().ok())
-        .map(|file| file.blocks() * 512)
-        .sum()
-}
-
-/// Opens the database for writing. On a full file system the ballast makes room for that; small buffers then
-/// need little of it.
-fn open_full(
-    dir: &Path,
-    pool: Uuid,
-    options: &RocksOptions,
-    env: Option<&Env>,
-    ballast: Option<&mut Ballast>,
-) -> Result<Opened, MetaError> {
-    let frugal = RocksOptions {
-        write_buffer_bytes: options.write_buffer_bytes.min(WRITE_BUFFER_BYTES_SHORT),
-        ..*options
-    };
-    let is_short = ballast.as_ref().is_some_and(|ballast| ballast.is_short());
-    let options = if is_short { &frugal } else { options };
-    let opened = open(dir, pool, options, env, Access::Full);
-    let is_full = matches!(&opened, Err(error) if error.kind() == MetaErrorKind::NoSpace);
-    if is_full && ballast.is_some_and(Ballast::give_up) {
-        return open(dir, pool, &frugal, env, Access::Full);
-    }
-    opened
 }
 
 /// The last number of a range that is not empty and of which something is wanted.
