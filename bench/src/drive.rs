@@ -4,23 +4,28 @@
 //!   vhost-user-blk server shares. It has as many buffers as commands, and polls for 1 ms, the most that `--spin` takes.
 //! - The device behind a vhost-user-blk socket is then measured by a bare front-end too, on the same core: it gives the device
 //!   its data where they lie, looks at nothing, and polls.
+//! - If that is wanted, a pool is made on the drive, and a volume of it is measured in the same way, by the engine alone: there is
+//!   no target and no host. Its metadata is in a folder beside.
 //! - Each figure is the median of several short runs.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use drives::Drive;
 use serde::Serialize;
 
-use crate::engine::load::{Act, Goal, Load, Places, Until};
-use crate::engine::{Cores, EngineBenchError, Mix, Numbers};
+use crate::engine::load::{Act, Goal, Load, Places, Run, Until};
+use crate::engine::{Cores, EngineBenchError, Mix, Numbers, Pool, temporary_folder};
 use crate::exports::load as bare;
 use crate::machine::Machine;
 
 /// Bytes of the drive that are used, from its start.
 const RANGE: u64 = 256 << 20;
+
+/// Bytes that a drive with a pool needs: a volume of [`RANGE`], and room for what is overwritten and not free yet.
+const POOL_RANGE: u64 = 2 << 30;
 
 /// How it is measured.
 #[derive(Debug, Clone)]
@@ -31,6 +36,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// Whether the drive may be overwritten; else it is only read.
     pub overwrite: bool,
+    /// The folder for the metadata of a pool on it, if one is measured, too.
+    pub pool_dir: Option<PathBuf>,
     /// Seconds of a run.
     pub seconds: u32,
     /// Runs of a workload, of which the median counts.
@@ -52,8 +59,13 @@ pub enum DriveBenchError {
         source: std::io::Error,
     },
     /// The drive has less than is used of it.
-    #[error("drive '{0}' has less than 256 MiB")]
-    Small(String),
+    #[error("drive '{name}' has less than {mib} MiB: name a larger one")]
+    Small {
+        /// The drive.
+        name: String,
+        /// What is used of it.
+        mib: u64,
+    },
 }
 
 /// All figures of a drive.
@@ -83,12 +95,14 @@ pub struct Row {
     /// Processor time of the reactor's thread for a command, in microseconds; it polls for a moment before it sleeps.
     pub core_us: f64,
     /// The bare front-end, if the drive is behind a vhost-user-blk socket.
-    pub bare: Option<Bare>,
+    pub bare: Option<Beside>,
+    /// A pool on the drive, if one was measured.
+    pub pool: Option<Beside>,
 }
 
-/// What a bare front-end has of the same device.
+/// What the same device gives in another way.
 #[derive(Debug, Clone, Serialize)]
-pub struct Bare {
+pub struct Beside {
     /// Commands a second: the median of the runs.
     pub commands_per_second: f64,
     /// Least and greatest of the runs.
@@ -107,12 +121,16 @@ impl fmt::Display for Report {
             "workload", "K/s", "of runs", "p50 us", "p99 us", "core us"
         )?;
         for row in &self.rows {
+            let figures = |beside: &Beside| {
+                let range = beside.range;
+                let [rate, least, most] =
+                    [beside.commands_per_second, range[0], range[1]].map(|rate| rate / 1e3);
+                let us = beside.p50_us;
+                format!("{rate:.1} K/s ({least:.1} to {most:.1}), {us:.2} us")
+            };
             let bare = row.bare.as_ref().map_or(String::new(), |bare| {
                 let ratio = row.commands_per_second / bare.commands_per_second;
-                let [rate, least, most] =
-                    [bare.commands_per_second, bare.range[0], bare.range[1]].map(|rate| rate / 1e3);
-                let us = bare.p50_us;
-                format!("{ratio:.2} of {rate:.1} K/s ({least:.1} to {most:.1}), {us:.2} us")
+                format!("{ratio:.2} of {}", figures(bare))
             });
             let [least, most] = row.range.map(|rate| rate / 1e3);
             writeln!(
@@ -125,6 +143,10 @@ impl fmt::Display for Report {
                 row.p99_us,
                 row.core_us,
             )?;
+            if let Some(pool) = &row.pool {
+                let ratio = pool.commands_per_second / row.commands_per_second;
+                writeln!(f, "  in a pool    {ratio:>8.2} of it: {}", figures(pool))?;
+            }
         }
         Ok(())
     }
@@ -209,9 +231,15 @@ async fn run(
     drive: Arc<dyn Drive>,
     progress: &dyn Fn(&str),
 ) -> Result<Vec<Row>, DriveBenchError> {
-    let range_bytes = drive.blocks().saturating_mul(drives::BLOCK_BYTES as u64);
-    if range_bytes < RANGE {
-        return Err(DriveBenchError::Small(options.name.clone()));
+    let needed = match options.pool_dir {
+        Some(_) => POOL_RANGE,
+        None => RANGE,
+    };
+    if drive.blocks().saturating_mul(drives::BLOCK_BYTES as u64) < needed {
+        return Err(DriveBenchError::Small {
+            name: options.name.clone(),
+            mib: needed >> 20,
+        });
     }
     let mut rows = Vec::new();
     for workload in WORKLOADS.iter().filter(|workload| options.suits(workload)) {
@@ -231,11 +259,7 @@ async fn run(
             numbers: Arc::new(Numbers::default()),
             windows: None,
         };
-        let mut runs = Vec::new();
-        for _ in 0..options.runs.max(1) {
-            runs.push(cores.run_with_few_buffers(load.clone()).await?);
-        }
-        runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+        let runs = several(cores, options, &load).await?;
         let run = &runs[runs.len() / 2];
         rows.push(Row {
             name: workload.name,
@@ -245,7 +269,11 @@ async fn run(
             p99_us: run.p99_us,
             core_us: run.core_us(),
             bare: None,
+            pool: None,
         });
+    }
+    if let Some(dir) = &options.pool_dir {
+        in_a_pool(cores, options, (&drive, dir), &mut rows, progress).await?;
     }
     // A server talks with one at a time.
     drop(drive);
@@ -280,7 +308,7 @@ async fn run(
                 .collect();
             measured.sort_by(|a, b| a.0.total_cmp(&b.0));
             let (commands_per_second, p50_us) = measured[measured.len() / 2];
-            row.bare = Some(Bare {
+            row.bare = Some(Beside {
                 commands_per_second,
                 range: [measured[0].0, measured[measured.len() - 1].0],
                 p50_us,
@@ -288,4 +316,53 @@ async fn run(
         }
     }
     Ok(rows)
+}
+
+/// Runs of a load, the slowest one first.
+async fn several(
+    cores: &Cores,
+    options: &Options,
+    load: &Load,
+) -> Result<Vec<Run>, DriveBenchError> {
+    let mut runs = Vec::new();
+    for _ in 0..options.runs.max(1) {
+        runs.push(cores.run_with_few_buffers(load.clone()).await?);
+    }
+    runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+    Ok(runs)
+}
+
+/// The same of a volume of a pool on the drive, whose metadata is in a folder in `dir`.
+async fn in_a_pool(
+    cores: &Cores,
+    options: &Options,
+    (drive, dir): (&Arc<dyn Drive>, &Path),
+    rows: &mut [Row],
+    progress: &dyn Fn(&str),
+) -> Result<(), DriveBenchError> {
+    progress("making a pool");
+    let folder = temporary_folder(dir)?;
+    let pool = Pool::create(&folder.path().join("pool"), drive.clone(), RANGE).await?;
+    pool.fill(cores).await?;
+    let workloads = WORKLOADS.iter().filter(|workload| options.suits(workload));
+    for (workload, row) in workloads.zip(rows) {
+        progress(&format!("{} in a pool", workload.name));
+        let act = match workload.is_write {
+            true => Act::Write(Mix::Unique),
+            false => Act::Read,
+        };
+        let depth = workload.depth.into();
+        let load = Load {
+            until: Until::Time(options.time()),
+            ..pool.load(act, Places::Random, workload.block_bytes, depth)
+        };
+        let runs = several(cores, options, &load).await?;
+        let run = &runs[runs.len() / 2];
+        row.pool = Some(Beside {
+            commands_per_second: run.per_second(),
+            range: [runs[0].per_second(), runs[runs.len() - 1].per_second()],
+            p50_us: run.p50_us,
+        });
+    }
+    Ok(pool.close().await?)
 }

@@ -25,7 +25,7 @@ mod snapshots;
 mod stamp;
 
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ use drives::{BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions
 use crate::machine::Machine;
 pub(crate) use content::{Mix, Numbers};
 use load::{Act, Load, Places, Run, Until};
-pub(crate) use pool::Cores;
-use pool::{KNOWN_BLOCKS, Pool};
+use pool::KNOWN_BLOCKS;
+pub(crate) use pool::{Cores, Pool};
 
 pub use limits::Limits;
 pub use load::LoadError;
@@ -253,18 +253,23 @@ pub async fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, E
     run_plan(options, plan, progress).await
 }
 
+/// A folder in `dir` that is gone with it.
+pub(crate) fn temporary_folder(dir: &Path) -> Result<tempfile::TempDir, EngineBenchError> {
+    let folder = tempfile::Builder::new()
+        .prefix("onefold-bench-")
+        .tempdir_in(dir);
+    folder.map_err(|source| EngineBenchError::Folder {
+        dir: dir.to_path_buf(),
+        source,
+    })
+}
+
 async fn run_plan(
     options: &Options,
     plan: Plan,
     progress: &dyn Fn(&str),
 ) -> Result<Report, EngineBenchError> {
-    let folder = tempfile::Builder::new()
-        .prefix("onefold-bench-")
-        .tempdir_in(&options.dir)
-        .map_err(|source| EngineBenchError::Folder {
-            dir: options.dir.clone(),
-            source,
-        })?;
+    let folder = temporary_folder(&options.dir)?;
     let machine = Machine::look(folder.path());
     let reactors = machine.cores.min(2);
     let mut bench = Bench {

@@ -204,7 +204,7 @@ async fn run_with(load: Load, seed: u64, few: Option<usize>) -> Result<Run, Engi
 }
 
 /// An engine over its drives, its journal and store in a folder of their own.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     pub(super) engine: Arc<Engine>,
     /// What the workloads write to.
     pub(super) volume: Arc<Volume>,
@@ -229,7 +229,7 @@ pub(super) const WORK_VOLUME: &str = "work";
 impl Pool {
     /// Makes it in `folder`, with a volume of `volume_bytes`. The drive needs room for that, for the
     /// known contents, and for what is overwritten and not reusable yet.
-    pub(super) async fn create(
+    pub(crate) async fn create(
         folder: &Path,
         drive: Arc<dyn Drive>,
         volume_bytes: u64,
@@ -344,7 +344,7 @@ impl Pool {
     }
 
     /// A load on the work volume.
-    pub(super) fn load(&self, act: Act, places: Places, block_bytes: usize, depth: usize) -> Load {
+    pub(crate) fn load(&self, act: Act, places: Places, block_bytes: usize, depth: usize) -> Load {
         Load {
             goal: Goal::Volume(self.volume.clone()),
             act,
@@ -386,7 +386,7 @@ impl Pool {
     }
 
     /// Fills the work volume in order with new contents.
-    pub(super) async fn fill(&self, cores: &Cores) -> Result<(), EngineBenchError> {
+    pub(crate) async fn fill(&self, cores: &Cores) -> Result<(), EngineBenchError> {
         let block_bytes = 128 << 10;
         let mut load = self.load(Act::Write(Mix::Unique), Places::InOrder, block_bytes, 8);
         load.until = Until::Commands(load.range_bytes / block_bytes as u64);
@@ -395,7 +395,7 @@ impl Pool {
     }
 
     /// Makes everything durable and stored, and ends the engine.
-    pub(super) async fn close(self) -> Result<(), EngineBenchError> {
+    pub(crate) async fn close(self) -> Result<(), EngineBenchError> {
         self.engine.shutdown().await?;
         let _ = self.maintenance.await;
         Ok(())

@@ -83,7 +83,7 @@ pub struct ExportsArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  onefold bench drive /dev/nvme1n1\n  onefold bench drive nvme+tcp://192.0.2.5:4420/nqn.2016-06.io.spdk:cnode1#1 --json\n  \
-                  onefold bench drive vhost-user:/run/spdk/vhost.0 --overwrite\n\n\
+                  onefold bench drive vhost-user:/run/spdk/vhost.0 --overwrite --pool-dir /tmp\n\n\
                   Needs an idle machine. The first 256 MiB of the drive are used. The device behind a vhost-user-blk\n\
                   socket is measured by a bare front-end too, beside which the drive is told."
 )]
@@ -94,6 +94,9 @@ pub struct DriveArgs {
     /// Also write: the drive is OVERWRITTEN; one that holds something is refused
     #[arg(long)]
     pub overwrite: bool,
+    /// Also make a pool on the drive, which needs 2 GiB then, and measure a volume of it; the metadata is in this folder
+    #[arg(long, value_name = "DIR", requires = "overwrite")]
+    pub pool_dir: Option<PathBuf>,
     /// Seconds of a run
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
@@ -188,7 +191,7 @@ fn drive(args: &DriveArgs) -> Outcome {
     let path = &args.drive;
     let measure = async {
         let failed = |error: DriveBenchError| match error {
-            DriveBenchError::Small(_) => Failure::invalid(error.to_string()),
+            DriveBenchError::Small { .. } => Failure::invalid(error.to_string()),
             _ => Failure::unavailable(error.to_string()),
         };
         let bench = bench::drive::Bench::start().await.map_err(failed)?;
@@ -197,6 +200,7 @@ fn drive(args: &DriveArgs) -> Outcome {
             name: path.display().to_string(),
             socket: measured.socket,
             overwrite: args.overwrite,
+            pool_dir: args.pool_dir.clone(),
             seconds: args.seconds,
             runs: args.runs.into(),
         };
