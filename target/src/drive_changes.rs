@@ -7,14 +7,15 @@ use std::path::Path;
 
 use api::drives::{AddDrive, DriveChange};
 use dedup::{Engine, ErrorKind, Redundancy};
+use futures_util::lock::Mutex;
 use meta::{DriveSpec, Opening, PoolDir, SpareSpec};
 use reactor::BufferPool;
 use subsystem::errors::Failure;
 
-use crate::errors::of_meta;
+use crate::errors::{of_drive, of_meta};
 use crate::new_drive::{MadeFiles, NewDrive, label_of, open_named};
 use crate::opened_drive::OpenedDrive;
-use crate::pool::{LABEL_BUFFER_BYTES, Serving, canonical, open_drive, own_drives};
+use crate::pool::{KnownDrive, LABEL_BUFFER_BYTES, Serving, canonical, own_drives};
 
 /// Adds a drive to a pool in service: a file or a block device that holds nothing yet, or whatever it holds
 /// if that is forced. Blocks for some moments: not for a reactor that serves hosts.
@@ -222,29 +223,70 @@ pub(crate) async fn change_drive(
     let index = index_of(dir, path)?;
     match change {
         DriveChange::Offline => engine.take_drive_offline(index).await?,
-        // Kept, and online already.
-        DriveChange::Online
-            if engine.keep_drive(index).await? && !engine.is_drive_offline(index) => {}
-        DriveChange::Online if engine.is_drive_absent(index) => {
-            let spec = dir.identity().drives[usize::from(index)].clone();
-            let drive = open_drive(dir, index, &spec, &label_buffers()?).await?;
-            let (drive, area) = drive.into_parts(&spec);
-            engine.reopen_drive(index, drive).await?;
-            pool.set_area(index, area).await?;
-        }
         DriveChange::Online => {
-            // The rebuild compares all that the drive should have.
-            if engine.is_drive_offline(index) {
-                let path = canonical(path);
-                fabric_drives::forget_losses(&path).await;
-                vhost_drives::forget_losses(&path);
+            engine.keep_drive(index).await?;
+            // It may have been used again without anybody's doing.
+            if !engine.is_drive_offline(index) {
+                return Ok(());
             }
-            engine.rebuild_drive(index).await?;
+            let opened = match engine.is_drive_absent(index) {
+                true => Some(KnownDrive::of(dir, index)?.open(&label_buffers()?).await?),
+                false => None,
+            };
+            bring_online(pool, dir, index, opened).await?;
         }
         DriveChange::Replace(add) => replace(pool, dir, index, add).await?,
         DriveChange::Remove => {}
     }
     Ok(())
+}
+
+/// Rebuilds a drive that is offline; it was opened anew if it could not be opened with the pool.
+async fn bring_online(
+    pool: &Serving,
+    dir: &PoolDir,
+    index: u16,
+    opened: Option<(KnownDrive, OpenedDrive)>,
+) -> Result<(), Failure> {
+    if let Some((known, opened)) = opened {
+        let (drive, area) = opened.into_parts(&known.spec);
+        pool.engine.reopen_drive(index, drive).await?;
+        return pool.set_area(index, area).await;
+    }
+    // The rebuild compares all that the drive should have.
+    let path = canonical(&dir.drive_path(index).unwrap_or_default());
+    fabric_drives::forget_losses(&path).await;
+    vhost_drives::forget_losses(&path);
+    Ok(pool.engine.rebuild_drive(index).await?)
+}
+
+/// Uses a drive that failed again, if it answers. That may take long, so nobody else is kept from changing drives meanwhile.
+///
+/// # Errors
+/// It does not answer, what it was told before may still happen, or it is not among those that failed.
+pub(crate) async fn use_again(
+    pool: &Serving,
+    dir: &Mutex<PoolDir>,
+    index: u16,
+) -> Result<(), Failure> {
+    let engine = &pool.engine;
+    let known = KnownDrive::of(&*dir.lock().await, index)?;
+    let opened = match engine.is_drive_absent(index) {
+        true => Some(known.clone().open(&label_buffers()?).await?),
+        false => {
+            let tried = engine.try_drive(index, &label_buffers()?).await;
+            tried.map_err(of_drive)?;
+            None
+        }
+    };
+    let dir = dir.lock().await;
+    if !engine.failed_drives().contains(&index) || KnownDrive::of(&dir, index)? != known {
+        return Err(Failure::unavailable(format!(
+            "'{}' was changed meanwhile",
+            known.path.display()
+        )));
+    }
+    bring_online(pool, &dir, index, opened).await
 }
 
 /// Puts another drive in the place of one; without a failure domain of its own it has that of the other one.

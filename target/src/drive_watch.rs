@@ -1,8 +1,9 @@
-//! Spares take the place of drives that failed, drives that were emptied leave the pool, and drives that are online hold its
-//! metadata.
+//! Spares take the place of drives that failed, drives that failed and answer again are used again, drives that were emptied leave
+//! the pool, and drives that are online hold its metadata.
 //!
-//! Guarantees: nothing of the pool lies on a drive that leaves it; a spare takes the place of a drive that is offline because it failed, never of one that somebody took offline;
-//! copies stay in different failure domains; what is not empty, or too small, is left as it is, and the log says so.
+//! Guarantees: nothing of the pool lies on a drive that leaves it; a spare takes the place of a drive that is offline because it
+//! failed, and such a drive is used again, never one that somebody took offline; copies stay in different failure domains; what is
+//! not empty, or too small, is left as it is, and the log says so.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,8 +14,11 @@ use api::drives::AddDrive;
 use futures_util::lock::Mutex;
 use meta::{PoolDir, SpareSpec};
 use subsystem::errors::Failure;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
-use crate::drive_changes::{let_go, replace};
+use crate::drive_changes::{let_go, replace, use_again};
+use crate::drive_return::Returns;
 use crate::pool::Serving;
 
 /// How often drives are looked for that failed or are empty.
@@ -35,26 +39,38 @@ impl DriveWatch {
         Self { pool, dir }
     }
 
-    /// Looks after the drives, until it is dropped. The work itself is done on `control`, which it may block.
-    pub(crate) async fn keep(self, control: reactor::Handle) {
-        let mut refused: BTreeMap<PathBuf, tokio::time::Instant> = BTreeMap::new();
-        let mut kept: BTreeMap<u16, tokio::time::Instant> = BTreeMap::new();
-        let mut metadata_kept: Option<tokio::time::Instant> = None;
+    /// Looks after the drives, until it is dropped. The work itself is done on `control`, which it may block. A drive that failed
+    /// is tried again after `return_after`; never if that is nothing.
+    pub(crate) async fn keep(self, control: reactor::Handle, return_after: Duration) {
+        let mut returns = Returns::new(return_after);
+        // One at a time, and beside the rest: a drive may take long to answer.
+        let mut returning: Option<Return> = None;
+        let mut refused: BTreeMap<PathBuf, Instant> = BTreeMap::new();
+        let mut kept: BTreeMap<u16, Instant> = BTreeMap::new();
+        let mut metadata_kept: Option<Instant> = None;
         loop {
             tokio::time::sleep(LOOK).await;
             kept.retain(|_, at| at.elapsed() < AGAIN);
             if metadata_kept.is_none_or(|at| at.elapsed() >= AGAIN) && self.keep_metadata().await {
-                metadata_kept = Some(tokio::time::Instant::now());
+                metadata_kept = Some(Instant::now());
             }
             let empty = self.pool.engine.empty_drives();
             if let Some(index) = empty.into_iter().find(|index| !kept.contains_key(index)) {
                 let watch = self.clone();
                 let work = control.spawn(move || async move { watch.let_go(index).await });
                 if !matches!(work.await, Ok(true)) {
-                    kept.insert(index, tokio::time::Instant::now());
+                    kept.insert(index, Instant::now());
                 }
             }
             let failed = self.pool.engine.failed_drives();
+            returning = match returning {
+                Some(one) if one.work.is_finished() => {
+                    one.note(&mut returns).await;
+                    None
+                }
+                Some(one) => Some(one),
+                None => self.begin_return(&failed, &mut returns, &control).await,
+            };
             refused.retain(|_, at| at.elapsed() < AGAIN);
             let Some((drive, spare)) = self.choose(&failed, &refused).await else {
                 continue;
@@ -62,7 +78,7 @@ impl DriveWatch {
             let (watch, path) = (self.clone(), spare.path.clone());
             let work = control.spawn(move || async move { watch.take_over(drive, spare).await });
             if !matches!(work.await, Ok(true)) {
-                refused.insert(path, tokio::time::Instant::now());
+                refused.insert(path, Instant::now());
             }
         }
     }
@@ -104,7 +120,7 @@ impl DriveWatch {
     async fn choose(
         &self,
         failed: &[u16],
-        refused: &BTreeMap<PathBuf, tokio::time::Instant>,
+        refused: &BTreeMap<PathBuf, Instant>,
     ) -> Option<(u16, SpareSpec)> {
         if failed.is_empty() {
             return None;
@@ -118,6 +134,34 @@ impl DriveWatch {
             let spare = best(&spares, *drive, &domains)?;
             Some((*drive, spare.clone()))
         })
+    }
+
+    /// Begins to use one of the drives that failed again, if it is time for one.
+    async fn begin_return(
+        &self,
+        failed: &[u16],
+        returns: &mut Returns,
+        control: &reactor::Handle,
+    ) -> Option<Return> {
+        // One that is to be removed is not filled again.
+        let failed = failed.iter().copied();
+        let failed = failed.filter(|index| !self.pool.engine.is_drive_emptying(*index));
+        let failed: Vec<u16> = failed.collect();
+        if failed.is_empty() {
+            return None;
+        }
+        let failed: Vec<(u16, PathBuf)> = {
+            let dir = self.dir.lock().await;
+            let path = |index: &u16| Some((*index, dir.drive_path(*index)?));
+            failed.iter().filter_map(path).collect()
+        };
+        let index = returns.due(&failed, Instant::now())?;
+        let (_, path) = failed.into_iter().find(|(failed, _)| *failed == index)?;
+        let watch = self.clone();
+        let work =
+            control.spawn(move || async move { use_again(&watch.pool, &watch.dir, index).await });
+        let work = tokio::spawn(async move { work.await.ok() });
+        Some(Return { path, work })
     }
 
     /// Whether a drive that is empty left the pool.
@@ -168,6 +212,47 @@ impl DriveWatch {
             ),
         }
         replaced.is_ok()
+    }
+}
+
+/// A drive that failed, and is about to be used again.
+struct Return {
+    path: PathBuf,
+    work: JoinHandle<Option<Result<(), Failure>>>,
+}
+
+impl Return {
+    /// What became of it.
+    async fn note(self, returns: &mut Returns) {
+        let drive = self.path.display();
+        let failure = match self.work.await {
+            Ok(Some(Ok(()))) => None,
+            Ok(Some(Err(failure))) => Some(failure.message),
+            // The daemon ends.
+            Ok(None) | Err(_) => return,
+        };
+        let Some(why) = failure else {
+            let is_last = returns.returned(&self.path);
+            tracing::warn!(
+                event = "alert",
+                %drive,
+                "a drive that failed answers, and is used again: what it lacks is copied to it"
+            );
+            if is_last {
+                tracing::warn!(
+                    %drive,
+                    "it failed several times within a day: if it fails once more, it stays offline until `onefold drive online` or \
+                     `onefold drive replace`"
+                );
+            }
+            return;
+        };
+        if returns.not_reached(&self.path, Instant::now()) {
+            tracing::warn!(
+                %drive,
+                "a drive that failed cannot be used again yet, and is tried from time to time: {why}"
+            );
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::lingering::outlast_by;
 use crate::metadata::{AreaOfDrive, Patience, start_reactor};
 use crate::opened_drive::OpenedDrive;
 use crate::options::drive_path;
-use crate::pool::canonical;
+use crate::pool::check_named_once;
 
 /// How long a drive may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -80,17 +80,10 @@ pub(crate) fn import(
 /// Opens the drives, so that no other process has them meanwhile, and reads their labels.
 fn open_all(reactor: &ReactorThread, paths: &[PathBuf]) -> Result<Vec<Named>, Failure> {
     let mut named: Vec<Named> = Vec::new();
+    let paths = paths.iter().map(|path| drive_path(path));
+    let paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().map_err(Failure::invalid)?;
+    check_named_once(&paths)?;
     for path in paths {
-        let path = drive_path(path).map_err(Failure::invalid)?;
-        if named
-            .iter()
-            .any(|one| canonical(&one.path) == canonical(&path))
-        {
-            return Err(Failure::invalid(format!(
-                "'{}' is named twice: name each drive once",
-                path.display()
-            )));
-        }
         let opened = path.clone();
         let buffers = reactor.handle().buffers().clone();
         let opening = reactor.handle().spawn(move || async move {

@@ -9,7 +9,7 @@
 //! | `http`, `control_socket` | where administrators come in |
 //! | [`pool`], `new_drive`, `opened_drive`, `metadata`, `import`, `room` | a pool, opened or made, its drives, and its metadata on them |
 //! | [`plan`], `reliability` | how often a pool loses data: the model, and a pool in service by it |
-//! | `drive_changes`, `drive_watch`, `drive_health` | drives that come and go, fail, and tell that they will |
+//! | `drive_changes`, `drive_watch`, `drive_return`, `drive_health` | drives that come and go, fail, and tell that they will |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
 //! | `notify`, `telemetry` | what the service manager is told, and a collector of metrics |
 //! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
@@ -29,6 +29,7 @@ mod descriptors;
 pub mod doctor;
 mod drive_changes;
 mod drive_health;
+mod drive_return;
 mod drive_watch;
 mod errors;
 pub mod exit;

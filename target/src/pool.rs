@@ -7,6 +7,7 @@
 //! - A pool in memory leaves nothing behind that could be taken for a pool.
 //! - Errors name what is missing, in use or wrong, and the remedy.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, MemoryDrive, OpenOptio
 use fabric_drives::Claim;
 use futures_util::lock::Mutex;
 use meta::{
-    Compression, DriveSpec, FingerprintFunction, JOURNAL_BYTES_DEFAULT, JournalConfig,
+    Compression, DriveLabel, DriveSpec, FingerprintFunction, JOURNAL_BYTES_DEFAULT, JournalConfig,
     JournalMedia, JournalOnDrives, LABEL_BYTES, Opening, PoolDir, PoolIdentity, PoolPaths,
     PoolSpec, RocksOptions, SegmentCopy, Store, StoreOnDrives, VerifyPolicy, is_remote_drive,
 };
@@ -175,6 +176,12 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     let buffers = BufferPool::new(LABEL_BUFFER_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
     let memory = memory_bytes(&request.drives)?;
+    let named = request.drives.iter().filter_map(|drive| match drive {
+        DriveArg::Path { path, .. } => Some(drive_path(path)),
+        DriveArg::Memory { .. } => None,
+    });
+    let named: Vec<PathBuf> = named.collect::<Result<_, _>>().map_err(Failure::invalid)?;
+    check_named_once(&named)?;
     let created = request.makes_pool();
     let Opened { dir, drives, areas } = match memory {
         Some(bytes) => create_in_memory(request, bytes)?,
@@ -416,8 +423,8 @@ async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Op
             drives.push(Arc::new(AbsentDrive::removed(&spec.path, spec.blocks)));
             continue;
         }
-        match open_drive(&dir, index, spec, buffers).await {
-            Ok(drive) => {
+        match KnownDrive::of(&dir, index)?.open(buffers).await {
+            Ok((_, drive)) => {
                 let (drive, area) = drive.into_parts(spec);
                 drives.push(drive);
                 areas.extend(area.map(|area| (index, area)));
@@ -453,29 +460,52 @@ fn can_go_without(dir: &PoolDir, unusable: &[(u16, Failure)]) -> bool {
             .all(|(_, row)| row.copies().is_empty() || row.copies().iter().any(is_there))
 }
 
-pub(crate) async fn open_drive(
-    dir: &PoolDir,
-    index: u16,
-    spec: &DriveSpec,
-    buffers: &BufferPool,
-) -> Result<OpenedDrive, Failure> {
-    let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
-    let options = OpenOptions {
-        create_bytes: None,
-        expected_blocks: Some(spec.blocks + spec.metadata_blocks),
-    };
-    let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
-    let open = || OpenedDrive::open(&path, &options);
-    let drive = outlast_by(is_taken, open, reactor::sleep)
-        .await
-        .map_err(of_drive)?;
-    if let Some(label) = dir.identity().label(index) {
-        labels::verify(drive.drive(), &path, &label, buffers).await?;
+/// A drive of the pool, as it is to be found.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct KnownDrive {
+    pub(crate) path: PathBuf,
+    pub(crate) spec: DriveSpec,
+    label: DriveLabel,
+}
+
+impl KnownDrive {
+    /// The one with that index.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn of(dir: &PoolDir, index: u16) -> Result<Self, Failure> {
+        let identity = dir.identity();
+        let spec = identity.drives.get(usize::from(index));
+        let (Some(spec), Some(label)) = (spec, identity.label(index)) else {
+            let text = format!("the pool has no drive number {}", u32::from(index) + 1);
+            return Err(Failure::new(ErrorKind::NotFound, text));
+        };
+        Ok(Self {
+            path: dir.drive_path(index).unwrap_or_else(|| spec.path.clone()),
+            spec: spec.clone(),
+            label,
+        })
     }
-    // Nothing is written to a drive that is not this one.
-    let pool = dir.identity().uuid;
-    drive.claim(pool, Claim::Again).await.map_err(of_drive)?;
-    Ok(drive)
+
+    /// Opens it. Nothing is written to a drive that is not this one.
+    ///
+    /// # Errors
+    /// Names why it cannot be used, and what to do.
+    pub(crate) async fn open(self, buffers: &BufferPool) -> Result<(Self, OpenedDrive), Failure> {
+        let options = OpenOptions {
+            create_bytes: None,
+            expected_blocks: Some(self.spec.blocks + self.spec.metadata_blocks),
+        };
+        let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
+        let open = || OpenedDrive::open(&self.path, &options);
+        let drive = outlast_by(is_taken, open, reactor::sleep)
+            .await
+            .map_err(of_drive)?;
+        labels::verify(drive.drive(), &self.path, &self.label, buffers).await?;
+        let claim = drive.claim(self.label.pool, Claim::Again).await;
+        claim.map_err(of_drive)?;
+        Ok((self, drive))
+    }
 }
 
 /// The error for drives that cannot be used: each with its reason, and the volumes with data on it.
@@ -539,6 +569,18 @@ pub(crate) fn canonical(path: &Path) -> PathBuf {
         return drive_path(path).unwrap_or_else(|_| path.to_owned());
     }
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Refuses a drive that is named twice, also by two names of the same file or device.
+pub(crate) fn check_named_once(paths: &[PathBuf]) -> Result<(), Failure> {
+    let mut named = BTreeSet::new();
+    match paths.iter().find(|path| !named.insert(canonical(path))) {
+        None => Ok(()),
+        Some(twice) => Err(Failure::invalid(format!(
+            "'{}' is named twice: name each drive once",
+            twice.display()
+        ))),
+    }
 }
 
 /// Drives that are named for an existing pool must be its own: whoever names others is mistaken in the

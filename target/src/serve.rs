@@ -293,6 +293,7 @@ async fn serve_pool(
         tracing::warn!(%error, "how volumes are shown is not kept yet: the next change keeps it");
     }
     let telemetry = running.options().telemetry.clone();
+    let return_after = running.options().bounds.drive_return;
     let dir = &pool.paths.dir;
     let api = control_socket::bind(dir, *api_group)?;
 
@@ -353,7 +354,7 @@ async fn serve_pool(
     let scrubs = tokio::spawn(api::scrub::keep_schedule(state.clone()));
     let snapshots = tokio::spawn(api::snapshot_schedules::keep(state.clone()));
     let watch = DriveWatch::new(pool.serving(), pool.dir.clone());
-    let drive_watch = tokio::spawn(watch.keep(control.clone()));
+    let drive_watch = tokio::spawn(watch.keep(control.clone(), return_after));
     let health_watch = tokio::spawn(health.keep(control.clone()));
     let history = state.history.clone();
     let looking = tokio::spawn(api::history::keep(state.clone()));

@@ -74,10 +74,22 @@ pub fn parse_burst(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// It is no time, or longer than an hour.
 pub fn parse_hedge_after(text: &str) -> Result<Duration, String> {
-    let time = parse(text, "ms", "10ms")?;
+    up_to_an_hour(text, "ms", "10ms")
+}
+
+/// Parses after how long a drive that failed is used again; 0 is never. A number alone is seconds.
+///
+/// # Errors
+/// It is no time, or longer than an hour.
+pub fn parse_drive_return(text: &str) -> Result<Duration, String> {
+    up_to_an_hour(text, "s", "30s")
+}
+
+fn up_to_an_hour(text: &str, alone: &str, such_as: &str) -> Result<Duration, String> {
+    let time = parse(text, alone, such_as)?;
     match time <= TIMEOUTS[1] {
         true => Ok(time),
-        false => Err(format!("'{text}' is not a time from 0ms to 1h")),
+        false => Err(format!("'{text}' is not a time from 0{alone} to 1h")),
     }
 }
 

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use drives::{Bounds, Drive, DriveError, SmartLog};
+use drives::{BLOCK_BYTES, Bounds, Drive, DriveError, Extent, SmartLog};
+use reactor::BufferPool;
 
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::{DRIVES_MAX, DriveList, Replacement};
@@ -243,6 +244,34 @@ impl Engine {
         shared.begin_rebuild(index, None).await
     }
 
+    /// Looks whether a drive that is offline could be rebuilt now: what it was told before has ended or never will happen, and it
+    /// answers a read. Runs on a reactor, takes as long as the drive does, and keeps nobody else waiting.
+    ///
+    /// # Errors
+    /// What the drive says, or that there is none.
+    pub async fn try_drive(
+        &self,
+        index: u16,
+        buffers: &BufferPool,
+    ) -> std::result::Result<(), DriveError> {
+        let list = &self.shared.drives;
+        let Some(drive) = list.get(usize::from(index)) else {
+            let (kind, text) = (drives::ErrorKind::Invalid, "the pool has no such drive");
+            return Err(DriveError::new(kind, &index.to_string(), text));
+        };
+        if list.is_in_doubt(index) {
+            // That it is settled is noted by the rebuild.
+            drive.fence().await?;
+        }
+        let first = Extent {
+            block: 0,
+            buffer_offset: 0,
+            blocks: 1,
+        };
+        let buffer = buffers.alloc(BLOCK_BYTES).await;
+        drive.read(buffer, &[first]).await.0
+    }
+
     /// Puts another drive, in a failure domain, in the place of one, which goes offline, and rebuilds it. `write_down` makes the pool remember the
     /// new drive under the same index, durably.
     ///
@@ -278,7 +307,9 @@ impl Engine {
         let shared = &self.shared;
         let _lock = shared.admin_lock.lock().await;
         self.check_replacement(index, &*drive).await?;
-        shared.put_offline(index).await?;
+        if !self.is_drive_offline(index) {
+            shared.put_offline(index).await?;
+        }
         let replacement = Replacement {
             drive,
             is_new: false,
@@ -363,6 +394,11 @@ impl Engine {
     /// Whether a drive is neither read nor written, so that it comes back by a rebuild only.
     pub fn is_drive_offline(&self, index: u16) -> bool {
         self.shared.drives.state(index) == DriveState::Offline
+    }
+
+    /// Whether a drive's data is moved to others, so that it can be removed.
+    pub fn is_drive_emptying(&self, index: u16) -> bool {
+        self.shared.drives.is_emptying(index)
     }
 
     /// Whether a drive can go offline.

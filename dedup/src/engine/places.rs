@@ -94,7 +94,7 @@ impl Engine {
                 None => format!("there cannot be {copies} copies of all data"),
             };
             EngineError::invalid(format!(
-                "{what}: the drives that stay lack room for {missing} copies of segments of 64 MiB, or failure domains for them; \
+                "{what}: the drives that stay lack places for copies of 64 MiB each ({missing}), or failure domains for them; \
                  add a drive, or delete data, first"
             ))
         })

@@ -166,7 +166,7 @@ macro_rules! key {
 }
 
 /// The keys, in the order of [`TABLES`].
-pub(crate) static KEYS: [Key; 38] = [
+pub(crate) static KEYS: [Key; 39] = [
     key!("pool", "dir", Text, pool, sample "\"/srv/pool\""),
     key!("pool", "warn_at", Numbers, warn_at),
     key!("listen", "addresses", Texts, listen, sample "[\"rdma://192.0.2.5:4420\", \"tcp://192.0.2.5:4420\"]"),
@@ -192,6 +192,7 @@ pub(crate) static KEYS: [Key; 38] = [
     key!("timeouts", "stall_short", Time, bounds.stall_timeout_short),
     key!("timeouts", "drive", Time, bounds.drive_timeout),
     key!("timeouts", "hedge", Time, bounds.hedge_after),
+    key!("timeouts", "drive_return", Time, bounds.drive_return),
     key!("memory", "buffers", Size, buffers),
     key!("memory", "buffer_memory", Text, buffer_memory),
     key!("memory", "metadata_cache", Size, metadata_cache),

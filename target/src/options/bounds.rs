@@ -6,7 +6,7 @@ use clap::Args;
 use subsystem::limits::{Limits, QueueLimits};
 
 use crate::size::parse_size;
-use crate::time::{parse_hedge_after, parse_timeout};
+use crate::time::{parse_drive_return, parse_hedge_after, parse_timeout};
 
 /// In-capsule data comes in whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -18,7 +18,7 @@ const IN_CAPSULE_BYTES_MAX: u64 = 128 << 10;
 #[derive(Clone, Debug, PartialEq, Args)]
 #[command(next_help_heading = "What hosts may take")]
 pub struct BoundsArgs {
-    /// Hosts attached at one time [default: 1024, or as many as the limit of open files has room for]
+    /// Hosts at one time [default: 1024; fewer if open files are limited]
     ///
     /// Further ones are told that the controller is busy.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=0xff00))]
@@ -63,7 +63,7 @@ pub struct BoundsArgs {
     pub rdma_shared_receives: u32,
     /// TCP connections at each address on each data-plane thread [default: those of all hosts]
     ///
-    /// More are closed at once. The default is for all queues of all hosts, as far as the limit of open files reaches.
+    /// More are closed at once. The limit of open files bounds the default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub tcp_connections: Option<u32>,
     /// How long a TCP connection may stay silent before it speaks NVMe
@@ -85,6 +85,9 @@ pub struct BoundsArgs {
     /// Ask another drive too for a read that takes this long; 0: never
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_hedge_after, hide_short_help = true)]
     pub hedge_after: Duration,
+    /// Use a drive that failed again after this long, if it answers; 0: never
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_drive_return, hide_short_help = true)]
+    pub drive_return: Duration,
 }
 
 impl BoundsArgs {

@@ -17,7 +17,7 @@ pub struct HttpArgs {
     /// to root and the daemon's user.
     #[arg(long, value_name = "GROUP", hide_short_help = true)]
     pub api_group: Option<String>,
-    /// Answer HTTP at this address: the API, /healthz and /metrics [default: nowhere]
+    /// Answer HTTP here: the API, /healthz, /metrics [default: nowhere]
     ///
     /// Programs of this machine read /healthz and /metrics without a token, everything else needs one (`onefold token
     /// create`). An address that other machines can reach needs TLS too.

@@ -141,7 +141,7 @@ pub struct ServeArgs {
     /// shared, huge (pages): servers of vhost-user drives use data in place.
     #[arg(long, value_name = "WHO", value_enum, default_value_t, hide_possible_values = true, hide_default_value = true, help_heading = MACHINE_HEADING)]
     pub buffer_memory: BufferMemory,
-    /// Memory for the maps of volumes and for what is known of blocks, at least 8M
+    /// Memory for maps of volumes and what is known of blocks, 8M at least
     ///
     /// What does not fit is read from the pool's folder when it is needed.
     #[arg(long, value_name = "SIZE", value_parser = parse_metadata_cache, default_value = "1G", help_heading = MACHINE_HEADING)]

@@ -11,7 +11,7 @@ use crate::time::parse_timeout;
 #[derive(Clone, Debug, PartialEq, Args)]
 #[command(next_help_heading = "API")]
 pub struct TelemetryArgs {
-    /// Send metrics to the OpenTelemetry collector at this URL [default: nowhere]
+    /// Send metrics to this OpenTelemetry collector [default: nowhere]
     ///
     /// The figures of /metrics, by OTLP over HTTP in JSON, to v1/metrics below the URL, such as http://127.0.0.1:4318.
     /// Over https the collector must have a certificate that this system trusts.

@@ -460,7 +460,8 @@ const PROGRAM: House = House {
                 "room",
             ],
         ),
-        ("drive_watch", &["drive_changes", "pool"]),
+        ("drive_return", &[]),
+        ("drive_watch", &["drive_changes", "drive_return", "pool"]),
         ("drive_health", &[]),
         ("records", &["pool"]),
         (

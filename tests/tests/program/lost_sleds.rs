@@ -90,11 +90,11 @@ struct Story {
 
 impl Story {
     fn begin() -> Self {
-        Self::with(None)
+        Self::with(None, &[])
     }
 
-    /// The first sled listens at this address, too, and the pool knows that.
-    fn with(second_way: Option<&str>) -> Self {
+    /// The first sled listens at this address, too, and the pool knows that. `options` are more options of the pool's daemon.
+    fn with(second_way: Option<&str>, options: &[&str]) -> Self {
         let sleds = [Sled::new(), Sled::new()];
         let mut ways = [second_way, None].into_iter();
         let serving = sleds.each_ref().map(|sled| {
@@ -120,7 +120,7 @@ impl Story {
         let mirror = ["--create", "0", "--redundancy", "mirror=2"];
         let named = ["--drive", &drives[0], "--drive", &drives[1]];
         let volume = ["--volume", "vol0=32M"];
-        let daemon = pool.serve(&[&mirror[..], &named, &volume].concat());
+        let daemon = pool.serve(&[&mirror[..], &named, &volume, options].concat());
         let story = Self {
             sleds,
             serving,
@@ -246,12 +246,48 @@ fn hosts_notice_nothing_when_the_network_to_a_sled_is_cut_and_mended() {
 #[test]
 fn a_sled_with_a_second_address_is_used_again_by_that_while_the_first_one_cannot_be_reached() {
     let second = address().replace("rdma://", "tcp://");
-    Story::with(Some(&second)).goes_on_without_a_sled(
+    Story::with(Some(&second), &[]).goes_on_without_a_sled(
         Duration::ZERO,
         |story| story.wire.cut(),
         // Nobody mends it.
         |_| {},
     );
+}
+
+#[test]
+fn a_sled_that_was_away_is_used_again_without_anybody_and_one_that_somebody_took_out_of_use_is_not()
+{
+    const RETURN: Duration = Duration::from_millis(500);
+    let mut story = Story::with(None, &["--drive-return", "500ms"]);
+    let load = VerifyingLoad::start(&story.pool);
+    wait_for("the load", || story.written() > 0);
+    for time in 1..=2 {
+        story.serving[0].take().expect("it runs").daemon.kill();
+        wait_for("the drive to be left", || {
+            story.states() == ["offline", "online"]
+        });
+        wait_for("an attempt while the sled is away", || {
+            let all = ["events", "--limit", "4096", "--pool", story.pool.dir()];
+            let told = succeeds(&all);
+            told.matches("cannot be used again yet").count() == time
+        });
+        let drive = story.sleds[0].path("drive");
+        story.serving[0] = Some(story.sleds[0].serve(&["--drive", &drive]));
+        wait_for("the rebuild", || story.states() == ["online", "online"]);
+    }
+    load.ends_without_an_error();
+    let dir = story.pool.dir().to_owned();
+    succeeds(&["drive", "offline", "--pool", &dir, &story.drives[0]]);
+    let taken = Instant::now();
+    wait_for("several times what a drive that failed waits", || {
+        taken.elapsed() > 4 * RETURN
+    });
+    assert_eq!(story.states()[0], "offline");
+    succeeds(&["drive", "online", "--pool", &dir, &story.drives[0]]);
+    wait_for("the rebuild", || story.states() == ["online", "online"]);
+    // Nothing to do.
+    succeeds(&["drive", "online", "--pool", &dir, &story.drives[0]]);
+    story.ends_with_equal_copies();
 }
 
 /// A machine that stands still, with what it was sent still on its way: its clock goes on, and nobody is told.

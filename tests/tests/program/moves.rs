@@ -30,7 +30,7 @@ fn a_drive_is_removed_from_a_pool_in_use_and_its_data_are_on_the_others() {
     fails(
         &["drive", "remove", "--pool", pool.dir(), &first],
         65,
-        &["lack room", "add a drive"],
+        &["lack places", "add a drive"],
     );
     json(&[
         "drive",

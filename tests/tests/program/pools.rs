@@ -374,7 +374,13 @@ fn a_start_that_can_be_refused_at_once_makes_no_pool() {
     let taken = format!("tcp://127.0.0.1:{port}");
     let same = ",uuid=6f6e6566-6f6c-4d00-8000-00000000e001";
     let same = [format!("one=1G{same}"), format!("two=1G{same}")];
-    let refused: [(&[&str], i32, &[&str]); 13] = [
+    let drive = format!("{}-drive=1G", pool.dir());
+    let refused: [(&[&str], i32, &[&str]); 14] = [
+        (
+            &["--drive", &drive, "--drive", &drive],
+            65,
+            &["-drive'", "named twice"],
+        ),
         (&["--api-group", "nobodys"], 65, &["nobodys", "groupadd"]),
         (&["--volume", "b@d=1G"], 64, &["b@d"]),
         (&["--volume", "odd=1000"], 64, &["odd", "4096"]),

@@ -159,7 +159,7 @@ fn what_cannot_be_a_drive_is_refused_with_the_reason() {
     let mirror = ["--create", "0", "--redundancy", "mirror=2"];
     let drive = sled.drive();
     let twice = [&mirror[..], &["--drive", &drive, "--drive", &drive]].concat();
-    pool.fails_to_serve(&twice, 69, &["open already"]);
+    pool.fails_to_serve(&twice, 65, &["named twice"]);
 
     let created = [
         "--create",

@@ -212,7 +212,7 @@ fn what_cannot_be_a_servers_drive_is_refused_with_the_reason() {
         "--drive",
         &drive,
     ];
-    pool.fails_to_serve(&twice, 69, &["open already"]);
+    pool.fails_to_serve(&twice, 65, &["named twice"]);
     let _daemon = pool.serve(&["--create", "600M", "--volume", "vol0=400M"]);
     let add = |drive: &str, code, words: &[&str]| {
         fails(&["drive", "add", "--pool", pool.dir(), drive], code, words);
