@@ -277,16 +277,18 @@ fn a_sled_that_was_away_is_used_again_without_anybody_and_one_that_somebody_took
     }
     load.ends_without_an_error();
     let dir = story.pool.dir().to_owned();
-    succeeds(&["drive", "offline", "--pool", &dir, &story.drives[0]]);
+    // This one has not failed: it would be tried at once.
+    let other = story.drives[1].clone();
+    succeeds(&["drive", "offline", "--pool", &dir, &other]);
     let taken = Instant::now();
     wait_for("several times what a drive that failed waits", || {
         taken.elapsed() > 4 * RETURN
     });
-    assert_eq!(story.states()[0], "offline");
-    succeeds(&["drive", "online", "--pool", &dir, &story.drives[0]]);
+    assert_eq!(story.states(), ["online", "offline"]);
+    succeeds(&["drive", "online", "--pool", &dir, &other]);
     wait_for("the rebuild", || story.states() == ["online", "online"]);
     // Nothing to do.
-    succeeds(&["drive", "online", "--pool", &dir, &story.drives[0]]);
+    succeeds(&["drive", "online", "--pool", &dir, &other]);
     story.ends_with_equal_copies();
 }
 
