@@ -280,7 +280,10 @@ pub(crate) async fn use_again(
         }
     };
     let dir = dir.lock().await;
-    if !engine.failed_drives().contains(&index) || KnownDrive::of(&dir, index)? != known {
+    let is_as_before = engine.failed_drives().contains(&index)
+        && !engine.is_drive_emptying(index)
+        && KnownDrive::of(&dir, index)? == known;
+    if !is_as_before {
         return Err(Failure::unavailable(format!(
             "'{}' was changed meanwhile",
             known.path.display()

@@ -174,6 +174,11 @@ impl<'a> Pieces<'a> {
 }
 
 impl Piece {
+    /// Bytes of its rows.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Its rows, as they follow each other.
     fn rows(&self) -> io::Result<Vec<u8>> {
         if crc_of(self.number, &self.stored) != self.crc {

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
+use std::thread::Builder;
 
 use uuid::Uuid;
 
@@ -27,8 +28,8 @@ use crate::types::Checkpoint;
 /// Blocks of the journal's image that are read at a time.
 const RUN_BLOCKS: u64 = 256;
 
-/// Pieces of a base that become one table of the store, about 1 MiB each.
-const RUN_PIECES: usize = 32;
+/// Bytes of rows that become one table of the store, and a piece more at most.
+const TABLE_BYTES: usize = 32 << 20;
 
 /// Changes of the log that are read before they are made.
 const CHANGES_AHEAD: usize = 2;
@@ -264,11 +265,12 @@ impl NewMetadata for NewFolder<'_> {
     fn put_rows(&self, pieces: Pieces<'_>) -> Result<(), Failed> {
         let pieces = Mutex::new(pieces);
         let next_run = || {
-            let mut run = Vec::new();
+            let (mut run, mut bytes) = (Vec::new(), 0);
             let mut pieces = lock(&pieces);
-            while run.len() < RUN_PIECES
+            while bytes < TABLE_BYTES
                 && let Some(piece) = pieces.read_next()?
             {
+                bytes += piece.len();
                 run.push(piece);
             }
             let is_over = run.is_empty();
@@ -353,9 +355,9 @@ impl Source {
     fn look(area: Arc<dyn MetadataArea>, superblock: Superblock) -> io::Result<Self> {
         // Whether all of it can be read is seen when it is written.
         let mut text = base::identity(&*area, &superblock)?;
-        let end = each_change(&*area, &superblock, |change| {
+        let end = each_change(&*area, &superblock, |number, change| {
             if Change::is_identity(change)
-                && let Change::Identity(identity) = change_of(change)?
+                && let Change::Identity(identity) = change_of(number, change)?
             {
                 text = identity;
             }
@@ -395,12 +397,14 @@ impl Source {
     fn redo_log(&self, store: &dyn Store) -> Result<(), Failed> {
         let (sender, changes) = mpsc::sync_channel(CHANGES_AHEAD);
         std::thread::scope(|scope| {
-            let reading = scope.spawn(move || {
-                each_change(&*self.area, &self.superblock, |change| {
-                    let taken = sender.send(change_of(change)?);
+            let read = move || {
+                each_change(&*self.area, &self.superblock, |number, change| {
+                    let taken = sender.send(change_of(number, change)?);
                     taken.map_err(|_| io::Error::other("a change before it could not be made"))
                 })
-            });
+            };
+            let reading = Builder::new().name("metadata log".to_owned());
+            let reading = reading.spawn_scoped(scope, read)?;
             for change in changes {
                 redo(store, &change)?;
             }
@@ -500,18 +504,18 @@ impl From<MetaError> for Failed {
     }
 }
 
-fn change_of(bytes: &[u8]) -> io::Result<Change> {
+fn change_of(number: u64, bytes: &[u8]) -> io::Result<Change> {
     Change::decode(bytes).map_err(|error| {
-        let text = format!("a change of its log {error}");
+        let text = format!("change {number} of its log {error}");
         io::Error::new(io::ErrorKind::InvalidData, text)
     })
 }
 
-/// Shows every change of the log as it stands there; returns the number of the last one, and the block behind it.
+/// Shows every change of the log, its number and its bytes; returns the number of the last one, and the block behind it.
 fn each_change<E: From<io::Error>>(
     area: &dyn MetadataArea,
     superblock: &Superblock,
-    mut change: impl FnMut(&[u8]) -> Result<(), E>,
+    mut change: impl FnMut(u64, &[u8]) -> Result<(), E>,
 ) -> Result<(u64, u64), E> {
     let mut place = Place {
         lineage: superblock.lineage,
@@ -519,7 +523,7 @@ fn each_change<E: From<io::Error>>(
         block: superblock.log_start,
     };
     while let Some(payload) = read_frame(area, &superblock.layout, place)? {
-        change(&payload)?;
+        change(place.change, &payload)?;
         place.change += 1;
         place.block += frame_blocks(&payload);
     }

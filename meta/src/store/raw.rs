@@ -9,6 +9,7 @@ use std::num::NonZero;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Builder;
 
 use rocksdb::{DB, IngestExternalFileOptions, Options, SstFileWriter};
 use uuid::Uuid;
@@ -134,9 +135,12 @@ impl Tables {
         let threads = std::thread::available_parallelism();
         let threads = threads.map_or(1, NonZero::get).min(THREADS_MAX);
         std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads)
-                .map(|_| scope.spawn(|| self.make_some(next_run)))
-                .collect();
+            // Where the system has no more threads, these do all of it.
+            let others = (1..threads).map_while(|_| {
+                let other = Builder::new().name("metadata table".to_owned());
+                other.spawn_scoped(scope, || self.make_some(next_run)).ok()
+            });
+            let others: Vec<_> = others.collect();
             let mut made = self.make_some(next_run);
             for other in others {
                 let other = other.join();
