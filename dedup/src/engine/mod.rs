@@ -114,6 +114,7 @@ impl Engine {
             domains,
             verify: Verify::new()?,
             config: parts.config,
+            durable: Watermark::new(state.durable),
             state: Timed::new(state),
             writer: journal.writer(),
             appended: Watermark::new(journal.written_seq()),

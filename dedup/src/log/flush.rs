@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use futures_util::lock::OwnedMutexGuard;
 use meta::Record;
 
@@ -27,12 +27,17 @@ pub(crate) async fn flush(shared: &Arc<Shared>) -> Result<()> {
     flush_upto(shared, target).await
 }
 
-/// Makes changes up to `target` survive a power loss. Flushes that wait share the next one.
+/// Makes changes up to `target` survive a power loss. Flushes that wait share the next one, and wait for none after that.
 pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> {
     if lock(&shared.state).durable >= target {
         return Ok(());
     }
-    let held = shared.flush_lock.clone().lock_owned().await;
+    // Who is done has a line of others behind the lock: the next of them that needs a flush may have it before those that do not.
+    let turn = shared.flush_lock.clone().lock_owned();
+    let held = match select(shared.durable.wait(target), turn).await {
+        Either::Left(_) => return Ok(()),
+        Either::Right((held, _)) => held,
+    };
     let upto = {
         let state = lock(&shared.state);
         if state.durable >= target {
@@ -102,6 +107,7 @@ fn sync_journal(shared: &Shared, held: OwnedMutexGuard<()>, upto: u64) -> Result
     let settled = settle_journal(shared);
     if settled.is_ok() {
         lock(&shared.state).set_durable(upto);
+        shared.durable.reach(upto);
     }
     drop(held);
     settled
@@ -119,3 +125,6 @@ pub(crate) fn settle_journal(shared: &Shared) -> Result<()> {
         Err(error) => Err(shared.fail(error.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) writer: JournalWriter,
     /// Up to which record all are written.
     pub(crate) appended: Watermark,
+    /// As in the state, for who waits for it.
+    pub(crate) durable: Watermark,
     pub(crate) backpressure: Backpressure,
     /// Changes of mappings that are in the journal and not in the store.
     pub(crate) unstored: AtomicU64,
