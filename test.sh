@@ -20,6 +20,8 @@ install_packages bsdutils curl iproute2 nftables procps strace util-linux
 install_packages btrfs-progs cryptsetup-bin dosfstools e2fsprogs fdisk xfsprogs
 # What reads images of other formats and serves them by vhost-user, and what speaks NBD.
 install_packages qemu-utils libnbd-bin fio
+# A cluster for pools that live in one.
+install_packages ceph-common ceph-mon ceph-osd python3
 
 # step WORDS...: says what begins, and when.
 start=$SECONDS

@@ -94,7 +94,7 @@ Maintainer: $maintainer
 Installed-Size: $(du -ks --exclude=DEBIAN "$package" | cut -f1)
 Depends: $depends, adduser, systemd
 Recommends: ibverbs-providers, librdmacm1
-Suggests: nvme-cli
+Suggests: nvme-cli, librados2
 Section: admin
 Priority: optional
 Description: block storage over the network that stores every block once

@@ -82,9 +82,10 @@ pub trait Daemon: Send + Sync {
 #[serde(deny_unknown_fields)]
 pub struct AddDrive {
     /// An absolute path: of a block device, of a file, or of a file to be made. Or an address: of a namespace of another
-    /// target, `nvme+tcp://HOST:PORT/NQN#NSID`, or of a vhost-user-blk server, `vhost-user:/SOCKET`.
+    /// target, `nvme+tcp://HOST:PORT/NQN#NSID`, of a vhost-user-blk server, `vhost-user:/SOCKET`, or of a drive in a Ceph
+    /// cluster, `rados:POOL/NAME`.
     pub path: PathBuf,
-    /// The size of a file to be made, in bytes.
+    /// The size of a file, or of a drive in a cluster, to be made, in bytes.
     #[serde(default)]
     pub size_bytes: Option<u64>,
     /// Use it even if it holds data.

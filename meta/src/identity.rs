@@ -69,12 +69,11 @@ pub struct SpareSpec {
     pub domain: Option<String>,
 }
 
-/// How the paths of drives begin that are namespaces of NVMe-oF targets or devices of vhost-user-blk servers: addresses, of
-/// which no file system knows.
-const REMOTE_SCHEMES: [&str; 3] = ["nvme+tcp://", "nvme+rdma://", "vhost-user:"];
+/// How the paths of drives begin that are namespaces of NVMe-oF targets, devices of vhost-user-blk servers, or objects of a Ceph
+/// cluster: addresses, of which no file system knows.
+const REMOTE_SCHEMES: [&str; 4] = ["nvme+tcp://", "nvme+rdma://", "vhost-user:", "rados:"];
 
-/// Whether a drive's path is the address of a namespace or of a device of another program, and no path of a file or device of
-/// this machine.
+/// Whether a drive's path is the address of what other programs have, and no path of a file or device of this machine.
 #[must_use]
 pub fn is_remote_drive(path: &Path) -> bool {
     let text = path.to_str();

@@ -13,7 +13,7 @@ use reactor::BufferPool;
 use subsystem::errors::Failure;
 
 use crate::errors::{of_drive, of_meta};
-use crate::new_drive::{MadeFiles, NewDrive, label_of, open_named};
+use crate::new_drive::{MadeFiles, NewDrive, check_one_home, label_of, open_named};
 use crate::opened_drive::OpenedDrive;
 use crate::pool::{KnownDrive, LABEL_BUFFER_BYTES, Serving, canonical, own_drives};
 
@@ -144,6 +144,9 @@ async fn check_new(
             path.display()
         )));
     }
+    let own = own_drives(dir);
+    let own = own.iter().map(|(_, own)| own.as_path());
+    check_one_home(own.chain([path]))?;
     let (mut spec, drive) = open_named(path, add.size_bytes, None, needed).await?;
     check_not_own_volume(engine, &drive)?;
     spec.domain.clone_from(&add.domain);

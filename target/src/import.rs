@@ -1,6 +1,7 @@
 //! A pool's folder, made anew of what its drives hold.
 //!
-//! Guarantee: the drives are read only, and nothing is left of a folder that could not be made.
+//! Guarantees: the drives are read only, and nothing is left of a folder that could not be made. Drives in a cluster are taken
+//! first, so that the machine that had them writes nothing behind what was read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use dedup::ErrorKind;
 use drives::{Drive, DriveError, OpenOptions};
+use fabric_drives::Claim;
 use meta::{Importable, Label, MayBeOlder, MetadataArea, PoolDir, PoolIdentity};
 use reactor::ReactorThread;
 use subsystem::errors::Failure;
@@ -29,6 +31,8 @@ struct Named {
     path: PathBuf,
     drive: Arc<dyn Drive>,
     label: Label,
+    /// No other machine writes to it any more.
+    is_fenced: bool,
 }
 
 /// What was made.
@@ -62,7 +66,7 @@ pub(crate) fn import(
     let target = std::path::absolute(target)
         .map_err(|error| Failure::invalid(format!("'{}' is no path: {error}", target.display())))?;
     let reactor = start_reactor()?;
-    let named = open_all(&reactor, paths)?;
+    let named = open_all(&reactor, paths, force.is_some())?;
     let pool = pool_of(&named)?;
     let areas: Vec<_> = named.iter().filter_map(|one| one.area(&reactor)).collect();
     let found = Importable::look(pool, &areas).map_err(of_meta)?;
@@ -78,7 +82,11 @@ pub(crate) fn import(
 }
 
 /// Opens the drives, so that no other process has them meanwhile, and reads their labels.
-fn open_all(reactor: &ReactorThread, paths: &[PathBuf]) -> Result<Vec<Named>, Failure> {
+fn open_all(
+    reactor: &ReactorThread,
+    paths: &[PathBuf],
+    is_forced: bool,
+) -> Result<Vec<Named>, Failure> {
     let mut named: Vec<Named> = Vec::new();
     let paths = paths.iter().map(|path| drive_path(path));
     let paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().map_err(Failure::invalid)?;
@@ -98,12 +106,21 @@ fn open_all(reactor: &ReactorThread, paths: &[PathBuf]) -> Result<Vec<Named>, Fa
                 .await
                 .map_err(of_drive)?;
             let label = labels::found(drive.drive(), &buffers).await?;
-            Ok::<_, Failure>((drive.into_whole(), label))
+            let is_fenced = drive.fences_others();
+            if let Some(label) = label.as_ref().filter(|_| is_fenced) {
+                let claim = match is_forced {
+                    true => Claim::Forced,
+                    false => Claim::Again,
+                };
+                let claimed = drive.claim(label.drive.pool, claim).await;
+                claimed.map_err(of_drive)?;
+            }
+            Ok::<_, Failure>((drive.into_whole(), label, is_fenced))
         });
         let opened = opening
             .wait()
             .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?;
-        let (drive, label) = opened.map_err(|mut failure| {
+        let (drive, label, is_fenced) = opened.map_err(|mut failure| {
             if failure.kind == ErrorKind::Unavailable {
                 failure.message += " (a pool that is served needs no import)";
             }
@@ -125,7 +142,12 @@ fn open_all(reactor: &ReactorThread, paths: &[PathBuf]) -> Result<Vec<Named>, Fa
                 path.display()
             )));
         }
-        named.push(Named { path, drive, label });
+        named.push(Named {
+            path,
+            drive,
+            label,
+            is_fenced,
+        });
     }
     Ok(named)
 }
@@ -140,6 +162,7 @@ impl Named {
             first_block,
             blocks,
             left: None,
+            waits_for_room: false,
         };
         (blocks > 0).then(|| {
             (
@@ -193,6 +216,8 @@ fn check_owner(found: &Importable, named: &[Named], force: Option<&str>) -> Resu
                 u32::from(index) + 1
             )))
         }
+        // That machine has nothing newer: it cannot write any more, and was refused before it could be told that it had.
+        Err(MayBeOlder::Open(_)) if named.iter().all(|one| one.is_fenced) => Ok(()),
         Err(MayBeOlder::Open(machine)) => Err(Failure::unavailable(format!(
             "the machine '{machine}' opened the pool last and did not close it: it may have it open; stop the pool there, or, if \
              that machine is gone for good, import it all the same: --force {name}"

@@ -13,7 +13,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use drives::{BLOCK_BYTES, BoundedDrive, Bounds, Drive, DriveError, Extent, Left, Permission};
+use drives::{
+    BLOCK_BYTES, BoundedDrive, Bounds, Drive, DriveError, ErrorKind, Extent, Left, Permission,
+};
 use meta::{FileMedia, MetadataArea, MetadataOnDrives, PendingIo, RocksStore};
 use reactor::{Buffer, BufferPool, Handle, PoolConfig, ReactorThread};
 use subsystem::errors::Failure;
@@ -33,6 +35,10 @@ const IN_FLIGHT_BYTES: usize = 4 << 20;
 /// How many times as long a drive may take that nobody can stand in for.
 const ONLY_DRIVE_FACTOR: u32 = 30;
 
+/// How long metadata wait for room on a drive that has all that another node would need, and how often they ask for it.
+const ROOM_MAX: Duration = Duration::from_secs(600);
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
+
 /// The folder of a store of less than this (bytes) is copied to drives before hosts are served; that of a larger one
 /// meanwhile.
 const COPIED_AT_ONCE_BYTES: u64 = 256 << 20;
@@ -45,6 +51,8 @@ pub(crate) struct AreaOfDrive {
     pub(crate) blocks: u64,
     /// What the device was left with by the engine, which has the rest of it.
     pub(crate) left: Option<Arc<Left>>,
+    /// Whether a write waits where there is no room, instead of failing: nothing else has what it holds.
+    pub(crate) waits_for_room: bool,
 }
 
 /// How long to wait for an area.
@@ -91,6 +99,7 @@ impl AreaOfDrive {
             drive: Arc::new(drive),
             first_block: self.first_block,
             blocks: self.blocks,
+            waits_for_room: self.waits_for_room,
             reactor: reactor.clone(),
         })
     }
@@ -101,6 +110,7 @@ struct Area {
     drive: Arc<BoundedDrive>,
     first_block: u64,
     blocks: u64,
+    waits_for_room: bool,
     reactor: Handle,
 }
 
@@ -194,14 +204,30 @@ impl MetadataArea for Area {
             Ok(transfers) => transfers,
             Err(error) => return PendingIo::new(move || Err(error)),
         };
+        let waits_for_room = self.waits_for_room;
         let started = self.begin(move |drive, buffers| async move {
             let mut at = 0;
             for (block, blocks) in transfers {
                 let len = blocks * BLOCK_BYTES;
                 let mut buffer: Buffer = buffers.alloc(len).await;
                 buffer[..len].copy_from_slice(&bytes[at..at + len]);
-                let (result, _) = drive.write(buffer, &[extent(block, blocks)]).await;
-                result?;
+                let extents = [extent(block, blocks)];
+                let deadline = reactor::now() + ROOM_MAX;
+                loop {
+                    let (result, back) = drive.write(buffer, &extents).await;
+                    buffer = back;
+                    match result {
+                        Err(error)
+                            if waits_for_room
+                                && error.kind() == ErrorKind::NoSpace
+                                && reactor::now() < deadline =>
+                        {
+                            tracing::warn!("metadata wait for room: {error}");
+                            reactor::sleep(ROOM_PAUSE).await;
+                        }
+                        result => break result?,
+                    }
+                }
                 at += len;
             }
             Ok(())
@@ -309,14 +335,17 @@ impl PoolMetadata {
     }
 
     /// The pool was opened: drives that hold none of its metadata get it, if that is soon done; else [`Self::keep`] sees
-    /// to it.
+    /// to it. `needs_copy`: they get it in any case, and nothing is acknowledged any more that none of them has.
     ///
     /// # Errors
-    /// The folder's store cannot be used.
-    pub(crate) fn opened(&self, identity: &str) -> Result<(), Failure> {
+    /// The folder's store cannot be used, or no drive takes the metadata.
+    pub(crate) fn opened(&self, identity: &str, needs_copy: bool) -> Result<(), Failure> {
         self.note_identity(identity)?;
-        match self.copies.store_bytes() < COPIED_AT_ONCE_BYTES {
-            true => self.keep(|_| true),
+        if needs_copy || self.copies.store_bytes() < COPIED_AT_ONCE_BYTES {
+            self.keep(|_| true)?;
+        }
+        match needs_copy {
+            true => self.copies.require_copy().map_err(of_meta),
             false => Ok(()),
         }
     }
@@ -401,6 +430,7 @@ mod tests {
             first_block: 50,
             blocks: 50,
             left: Some(left.clone()),
+            waits_for_room: false,
         };
         area.on(&reactor.handle(), Patience::Short(LIMIT))
     }
@@ -482,6 +512,7 @@ mod tests {
             first_block: 0,
             blocks: 50,
             left: Some(left.clone()),
+            waits_for_room: false,
         };
         let other = other.on(&reactor.handle(), Patience::Short(LIMIT));
         let only = AreaOfDrive {
@@ -489,6 +520,7 @@ mod tests {
             first_block: 50,
             blocks: 50,
             left: Some(left),
+            waits_for_room: false,
         };
         let only = only.on(&reactor.handle(), Patience::Long(Duration::from_secs(3600)));
         slow.holds_back.store(true, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::errors::of_drive;
 use crate::labels;
-use crate::opened_drive::{OpenedDrive, kind_of_address};
+use crate::opened_drive::{OpenedDrive, is_in_cluster, kind_of_address};
 use crate::options::drive_path;
 
 /// The smallest pool that is useful: a label area, and room for a file system.
@@ -67,14 +67,17 @@ pub(crate) async fn open_named(
 ) -> Result<(DriveSpec, OpenedDrive), Failure> {
     let what = format!("drive '{}'", path.display());
     let path = drive_path(path).map_err(Failure::invalid)?;
-    if size_bytes.is_some() && is_remote_drive(&path) {
+    let can_be_made = !is_remote_drive(&path) || is_in_cluster(&path);
+    if size_bytes.is_some() && !can_be_made {
         return Err(Failure::invalid(format!(
             "{what} is {}, which has its size: leave out the size",
             kind_of_address(&path)
         )));
     }
     let create_bytes = match size_bytes {
-        None if path.exists() || is_remote_drive(&path) => None,
+        None if path.exists() || !can_be_made => None,
+        // One that is there keeps its size.
+        None if is_in_cluster(&path) => file_bytes,
         None => match file_bytes {
             Some(bytes) => Some(usable_size(bytes, &what)?),
             None => {
@@ -95,7 +98,31 @@ pub(crate) async fn open_named(
     let drive = OpenedDrive::open(&path, &options).await.map_err(of_drive)?;
     let blocks = drive.drive().blocks();
     usable_size(blocks * BLOCK_BYTES as u64, &what)?;
-    Ok((divided(path, blocks, needed), drive))
+    let spec = divided(path, blocks, needed);
+    if is_in_cluster(&spec.path) && spec.metadata_blocks == 0 {
+        return Err(Failure::invalid(format!(
+            "{what} has {} bytes, and a drive in a cluster needs 1 GiB or more, because it holds the pool's metadata too: give it a \
+             size, such as 'rados:POOL/NAME=1T'; it takes the room of what is stored",
+            blocks * BLOCK_BYTES as u64
+        )));
+    }
+    Ok((spec, drive))
+}
+
+/// Refuses drives of which some are in a cluster and some are not: another node could not go on with the pool, although it would have
+/// to write as if one did.
+pub(crate) fn check_one_home<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
+    let (inside, outside): (Vec<&Path>, Vec<&Path>) =
+        paths.into_iter().partition(|path| is_in_cluster(path));
+    let (Some(inside), Some(outside)) = (inside.first(), outside.first()) else {
+        return Ok(());
+    };
+    Err(Failure::invalid(format!(
+        "'{}' is in a Ceph cluster, and '{}' is not: all drives of a pool are in a cluster, or none of them, so that another node has \
+         what it needs; make a pool of its own, and copy volumes with `onefold send`",
+        inside.display(),
+        outside.display()
+    )))
 }
 
 /// A size in whole blocks that is large enough.

@@ -1,8 +1,8 @@
-//! A drive of a pool before the engine has it: a file, a block device, a generic device of NVMe, a namespace of another NVMe-oF target, or a device of a
-//! vhost-user-blk server.
+//! A drive of a pool before the engine has it: a file, a block device, a generic device of NVMe, a namespace of another NVMe-oF
+//! target, a device of a vhost-user-blk server, or objects of a Ceph cluster.
 //!
-//! Guarantee: what is elsewhere is claimed for the pool before anything is written to it ([`RemoteDrive::claim`],
-//! [`VhostDrive::claim`]).
+//! Guarantees: what is elsewhere is claimed for the pool before anything is written to it ([`RemoteDrive::claim`],
+//! [`VhostDrive::claim`], [`RadosDrive::claim`]); a process that is not the owner of a drive any more ends at once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,11 @@ use drives::{
 use fabric_drives::{Claim, KeyFolder, RemoteAddress, RemoteDrive};
 use meta::DriveSpec;
 use nvme::Nqn;
+use rados_drives::{RadosAddress, RadosDrive};
 use uuid::Uuid;
 use vhost_drives::{SocketAddress, VhostDrive};
 
+use crate::exit::exit_code;
 use crate::metadata::AreaOfDrive;
 
 /// Where a machine's NVMe host name is, of the package nvme-cli: the kernel's host side uses it too.
@@ -44,6 +46,8 @@ pub(crate) enum OpenedDrive {
     Remote(RemoteDrive),
     /// A device of a vhost-user-blk server.
     Vhost(VhostDrive),
+    /// Objects of a Ceph cluster.
+    Rados(RadosDrive),
 }
 
 /// The socket of the vhost-user-blk server that a path names, if it names one.
@@ -58,7 +62,8 @@ impl OpenedDrive {
     /// Opens what the path names; what is elsewhere for reading. A file may be made.
     ///
     /// # Errors
-    /// As of [`FileDrive::open`], [`RemoteDrive::open`] and [`VhostDrive::open`]; what is elsewhere is not made.
+    /// As of [`FileDrive::open`], [`RemoteDrive::open`], [`VhostDrive::open`] and [`RadosDrive::open`]; what is elsewhere is not
+    /// made, but for what is in a cluster, by the claim.
     pub(crate) async fn open(path: &Path, options: &OpenOptions) -> Result<Self, DriveError> {
         match Elsewhere::of(path)? {
             None => match block_device_of(path) {
@@ -82,6 +87,16 @@ impl OpenedDrive {
                 };
                 VhostDrive::open(address, served).await.map(Self::Vhost)
             }
+            Some(Elsewhere::Cluster(address)) => {
+                tracing::info!(drive = %address, "connecting to the drive's cluster");
+                let in_cluster = rados_drives::OpenOptions {
+                    create_bytes: options.create_bytes,
+                    expected_blocks: options.expected_blocks,
+                    on_taken_over: Some(Arc::new(end_without_drive)),
+                    ..rados_drives::OpenOptions::default()
+                };
+                RadosDrive::open(address, in_cluster).await.map(Self::Rados)
+            }
         }
     }
 
@@ -92,6 +107,7 @@ impl OpenedDrive {
             Self::Passthrough(drive) => drive,
             Self::Remote(drive) => drive,
             Self::Vhost(drive) => drive,
+            Self::Rados(drive) => drive,
         }
     }
 
@@ -102,11 +118,13 @@ impl OpenedDrive {
             Self::Passthrough(drive) => Arc::new(drive),
             Self::Remote(drive) => Arc::new(drive),
             Self::Vhost(drive) => Arc::new(drive),
+            Self::Rados(drive) => Arc::new(drive),
         }
     }
 
     /// As a drive of the engine, and what is kept for metadata behind that.
     pub(crate) fn into_parts(self, spec: &DriveSpec) -> (Arc<dyn Drive>, Option<AreaOfDrive>) {
+        let waits_for_room = self.fences_others();
         let drive = self.into_whole();
         if spec.metadata_blocks == 0 {
             return (drive, None);
@@ -117,6 +135,7 @@ impl OpenedDrive {
             first_block: spec.blocks,
             blocks: spec.metadata_blocks,
             left: front.left(),
+            waits_for_room,
         };
         (Arc::new(front), Some(area))
     }
@@ -129,17 +148,17 @@ impl OpenedDrive {
     /// The UUID of a namespace.
     pub(crate) fn namespace_uuid(&self) -> Option<Uuid> {
         match self {
-            Self::File(_) | Self::Passthrough(_) | Self::Vhost(_) => None,
+            Self::File(_) | Self::Passthrough(_) | Self::Vhost(_) | Self::Rados(_) => None,
             Self::Remote(drive) => drive.uuid(),
         }
     }
 
-    /// As of [`FileDrive::check_unused`]; of a namespace the claim tells, of a server's device nobody.
+    /// As of [`FileDrive::check_unused`]; of a namespace and of objects the claim tells, of a server's device nobody.
     pub(crate) fn check_unused(&self, path: &Path) -> Result<(), DriveError> {
         match self {
             Self::File(drive) => drive.check_unused(path),
             Self::Passthrough(drive) => drive.check_unused(),
-            Self::Remote(_) | Self::Vhost(_) => Ok(()),
+            Self::Remote(_) | Self::Vhost(_) | Self::Rados(_) => Ok(()),
         }
     }
 
@@ -148,7 +167,7 @@ impl OpenedDrive {
         match self {
             Self::File(drive) => drive.content(path),
             Self::Passthrough(drive) => drive.content(),
-            Self::Remote(_) | Self::Vhost(_) => content_of(self.drive()).await,
+            Self::Remote(_) | Self::Vhost(_) | Self::Rados(_) => content_of(self.drive()).await,
         }
     }
 
@@ -157,7 +176,9 @@ impl OpenedDrive {
         match self {
             Self::File(drive) => drive.wipe_signatures(path),
             Self::Passthrough(drive) => drive.wipe_signatures(),
-            Self::Remote(_) | Self::Vhost(_) => wipe_signatures(self.drive()).await,
+            Self::Remote(_) | Self::Vhost(_) | Self::Rados(_) => {
+                wipe_signatures(self.drive()).await
+            }
         }
     }
 
@@ -173,14 +194,38 @@ impl OpenedDrive {
                 };
                 drive.claim(claim).await
             }
+            Self::Rados(drive) => {
+                let claim = match claim {
+                    Claim::First => rados_drives::Claim::First,
+                    Claim::Forced => rados_drives::Claim::Forced,
+                    Claim::Again => rados_drives::Claim::Again,
+                };
+                drive.claim(pool, claim).await
+            }
         }
     }
+
+    /// Whether a claim ends all that an earlier owner may still do, wherever that is.
+    pub(crate) fn fences_others(&self) -> bool {
+        matches!(self, Self::Rados(_))
+    }
+}
+
+/// Another process has a drive of this one. What hosts are told from here on may be wrong, so they are told nothing more: their
+/// connections break, and they look for the pool elsewhere.
+fn end_without_drive(drive: &str) {
+    tracing::error!(
+        drive,
+        "this process ends now, because the pool is another one's: nothing that was acknowledged is lost"
+    );
+    std::process::exit(exit_code(dedup::ErrorKind::Unavailable).into());
 }
 
 /// Where a drive is that is no file and no device of this machine.
 enum Elsewhere {
     Namespace(RemoteAddress),
     Socket(SocketAddress),
+    Cluster(RadosAddress),
 }
 
 impl Elsewhere {
@@ -201,14 +246,25 @@ impl Elsewhere {
             let address = address.map_err(|error| invalid(error.to_string()))?;
             return Ok(Some(Self::Socket(address)));
         }
+        if RadosAddress::is_meant(text) {
+            let address = text.parse::<RadosAddress>();
+            let address = address.map_err(|error| invalid(error.to_string()))?;
+            return Ok(Some(Self::Cluster(address)));
+        }
         Ok(None)
     }
+}
+
+/// Whether a path is that of a drive in a cluster, which can be made.
+pub(crate) fn is_in_cluster(path: &Path) -> bool {
+    path.to_str().is_some_and(RadosAddress::is_meant)
 }
 
 /// What a drive is whose path is an address, for messages.
 pub(crate) fn kind_of_address(path: &Path) -> &'static str {
     match Elsewhere::of(path) {
         Ok(Some(Elsewhere::Socket(_))) => "a device of a vhost-user-blk server",
+        Ok(Some(Elsewhere::Cluster(_))) => "objects of a Ceph cluster",
         _ => "a namespace of another target",
     }
 }
@@ -216,7 +272,7 @@ pub(crate) fn kind_of_address(path: &Path) -> &'static str {
 /// The drive at an address, for commands that read a pool's drives without a daemon.
 ///
 /// # Errors
-/// As of [`RemoteDrive::open`] and [`VhostDrive::open`], or it is no address.
+/// As of [`RemoteDrive::open`], [`VhostDrive::open`] and [`RadosDrive::open`], or it is no address.
 pub(crate) fn open_for_reading(path: &Path) -> Result<Arc<dyn Drive>, DriveError> {
     let name = path.to_string_lossy();
     Ok(match Elsewhere::of(path)? {
@@ -228,6 +284,11 @@ pub(crate) fn open_for_reading(path: &Path) -> Result<Arc<dyn Drive>, DriveError
         Some(Elsewhere::Socket(address)) => {
             let options = vhost_drives::OpenOptions::default();
             let open = move || VhostDrive::open(address, options);
+            Arc::new(BlockingDrive::open(&name, open)?)
+        }
+        Some(Elsewhere::Cluster(address)) => {
+            let options = rados_drives::OpenOptions::default();
+            let open = move || RadosDrive::open(address, options);
             Arc::new(BlockingDrive::open(&name, open)?)
         }
         None => {

@@ -32,8 +32,8 @@ use crate::errors::{of_drive, of_meta};
 use crate::labels;
 use crate::lingering::outlast_by;
 use crate::metadata::{AreaOfDrive, PoolMetadata};
-use crate::new_drive::{MadeFiles, NewDrive, label_of, open_named, usable_size};
-use crate::opened_drive::OpenedDrive;
+use crate::new_drive::{MadeFiles, NewDrive, check_one_home, label_of, open_named, usable_size};
+use crate::opened_drive::{OpenedDrive, is_in_cluster};
 use crate::options::{DriveArg, VolumeArg, drive_path};
 
 /// The largest default size of a pool and of its first volume.
@@ -213,6 +213,9 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             Arc::new(JournalOnDrives::new(metadata.copies.clone())),
         ),
     };
+    // The node that goes on with it has what is in the cluster, and no folder.
+    let mut of_pool = dir.identity().drives.iter();
+    let write_through = of_pool.any(|drive| !drive.is_removed && is_in_cluster(&drive.path));
     let parts = EngineParts {
         drives,
         journal,
@@ -227,6 +230,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             index_bytes_max: request.index_bytes_max,
             drive_answer_max: request.drive_answer_max,
             hedge_after: request.hedge_after,
+            write_through,
             damage_file: Some(dir.paths().damaged.clone()),
             labels: labels::of_pool(&dir)?,
             copies: request.redundancy.map_or(1, Redundancy::copies),
@@ -250,7 +254,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     }
     if let Some(metadata) = metadata.clone() {
         let identity = dir.identity().to_text().map_err(of_meta)?;
-        reactor::unblock(move || metadata.opened(&identity)).await?;
+        reactor::unblock(move || metadata.opened(&identity, write_through)).await?;
     }
     let mut volumes = request.volumes.clone();
     if created && volumes.is_empty() {
@@ -704,6 +708,10 @@ async fn plan_drives(
         let spec = DriveSpec::new(DEFAULT_DRIVE, bytes / BLOCK_BYTES as u64);
         return Ok((vec![spec], Vec::new()));
     }
+    check_one_home(request.drives.iter().filter_map(|named| match named {
+        DriveArg::Path { path, .. } => Some(path.as_path()),
+        DriveArg::Memory { .. } => None,
+    }))?;
     let (mut specs, mut drives) = (Vec::new(), Vec::new());
     for named in &request.drives {
         let DriveArg::Path {

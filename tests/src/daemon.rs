@@ -217,6 +217,17 @@ impl Daemon {
         self.child.wait().expect("a child can be waited for");
     }
 
+    /// Waits for its end, which it comes to by itself; gives back the exit status and what it has logged.
+    ///
+    /// # Panics
+    /// When it does not end within `limit`.
+    pub fn ended(mut self, limit: Duration) -> (ExitStatus, String) {
+        let status = wait_for("the daemon to end by itself", limit, || {
+            self.child.try_wait().expect("a child can be waited for")
+        });
+        (status, self.log())
+    }
+
     /// A polite stop (SIGTERM), as Ctrl-C or an init system does; gives back the exit status.
     ///
     /// # Panics

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod browser;
+pub mod ceph;
 pub mod daemon;
 pub mod guide;
 pub mod host;

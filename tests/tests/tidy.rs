@@ -17,6 +17,7 @@ const UNSAFE_HOMES: &[&str] = &[
     "fabric/src/verbs/raw/",
     "meta/power-cut/src/",
     "vhost-drives/src/peer.rs",
+    "rados-drives/src/librados/",
     "virtio/src/mapping.rs",
 ];
 

@@ -63,6 +63,9 @@ pub struct EngineConfig {
     /// How old figures of what volumes share may be ([`crate::Engine::last_survey`]) when something changed; those of a
     /// pool that is counted quickly are newer.
     pub survey_interval: Duration,
+    /// Whether a change of a volume is acknowledged only when it survives a loss of power, as a write with FUA is: for pools that
+    /// another node may go on with, which has what is on the drives and nothing else.
+    pub write_through: bool,
     /// References to one physical block at most; beyond, its content is stored once more.
     pub references_max: u32,
     /// Memory for the maps of volumes and for what is known of blocks, in bytes, at least [`METADATA_CACHE_BYTES_MIN`]. What does not fit
@@ -122,6 +125,7 @@ impl Default for EngineConfig {
             quiet: Duration::from_secs(10),
             damage_file: None,
             survey_interval: Duration::from_secs(600),
+            write_through: false,
             references_max: u32::MAX,
             metadata_cache_bytes: 1 << 30,
             index_bytes_max: u64::MAX,

@@ -9,6 +9,7 @@ use super::Volume;
 use crate::io::MAX_COMMAND_BYTES;
 use crate::io::copy::copy_piece;
 use crate::log::append::admit;
+use crate::log::flush::flush;
 use crate::sync::wait::yield_once;
 use crate::{EngineError, Result};
 
@@ -16,8 +17,8 @@ const GRAIN: u64 = BLOCK_BYTES as u64;
 
 impl Volume {
     /// Makes `len` bytes at `offset` what `source` has at `source_offset` (all multiples of both LBA
-    /// sizes). The ranges do not overlap. `Ok` means that it survives a crash of the process, and after
-    /// the next flush a power loss; after an error some of it may be done. `buffers` are for data that
+    /// sizes). The ranges do not overlap. `Ok` means that it survives a crash of the process, and in a pool that writes through, or
+    /// after the next flush, a power loss; after an error some of it may be done. `buffers` are for data that
     /// have to be moved, at most [`MAX_COMMAND_BYTES`] at a time.
     pub async fn copy(
         &self,
@@ -67,6 +68,9 @@ impl Volume {
                 done += bytes;
             }
             yield_once().await;
+        }
+        if self.shared.config.write_through {
+            flush(&self.shared).await?;
         }
         Ok(())
     }

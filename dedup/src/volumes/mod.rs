@@ -104,8 +104,8 @@ impl Volume {
     }
 
     /// Writes the whole buffer at `offset` (both multiples of the LBA size). `Ok` means that it
-    /// survives a crash of the process; with `fua`, or after the next flush, also a power loss. The
-    /// buffer comes back unchanged.
+    /// survives a crash of the process; with `fua`, in a pool that writes through, or after the next flush, also a power
+    /// loss. The buffer comes back unchanged.
     pub async fn write(&self, offset: u64, buf: Buffer, fua: bool) -> (Result<()>, Buffer) {
         self.write_checked(offset, buf, None, fua).await
     }
@@ -172,7 +172,8 @@ impl Volume {
         self.check_writable()?;
         let (first, end) = self.check(offset, len, u64::MAX)?.whole();
         admit(&self.shared).await?;
-        unmap(&self.shared, &self.core, first, end).await.map(drop)
+        let result = unmap(&self.shared, &self.core, first, end).await;
+        self.make_durable(result, false).await
     }
 
     /// Every write that was acknowledged before this call survives a power loss when it returns `Ok`.
@@ -344,7 +345,7 @@ impl Volume {
 
     async fn make_durable(&self, result: Result<u64>, fua: bool) -> Result<()> {
         let sequence = result?;
-        if fua {
+        if fua || self.shared.config.write_through {
             if self.core.compares_later() {
                 self.shared.verify.caught_up().await?;
             }

@@ -48,6 +48,39 @@ fn first_block() -> Vec<DamagedRange> {
 }
 
 #[test]
+fn a_pool_that_writes_through_loses_nothing_that_was_answered_with_the_power() {
+    let mut lost = 0;
+    for (seed, write_through) in (0..8).flat_map(|seed| [(seed, true), (seed, false)]) {
+        let mut pool = Pool::new(64);
+        pool.config.write_through = write_through;
+        let (engine, volume) = pool.with_volume(64, 4096);
+        let block = BLOCK_BYTES as u64;
+        pool.write(&volume, 0, &[1, 2, 3, 4]).unwrap();
+        block_on(engine.flush()).unwrap();
+        let change = match seed % 4 {
+            0 => pool.write(&volume, 1, &[9]),
+            1 => block_on(volume.write_zeroes(block, block, false)),
+            2 => block_on(volume.trim(block, block)),
+            _ => block_on(volume.copy(block, &volume, 3 * block, block, &pool.buffers)),
+        };
+        change.unwrap();
+        let answered = pool.read(&volume, 0, 4).unwrap();
+        drop((engine, volume));
+        pool.media.power_loss(seed);
+        let (_engine, volume) = open(&pool);
+        let found = pool.read(&volume, 0, 4).unwrap();
+        match write_through {
+            true => assert_eq!(found, answered, "seed {seed}"),
+            false => lost += usize::from(found != answered),
+        }
+    }
+    assert!(
+        lost > 0,
+        "a loss of power takes what is not on stable storage"
+    );
+}
+
+#[test]
 fn when_only_the_program_ended_nothing_acknowledged_is_undone() {
     let pool = ended(start(1));
     let (engine, volume) = open(&pool);

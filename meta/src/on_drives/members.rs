@@ -34,6 +34,8 @@ pub struct MetadataOnDrives {
     /// One base is made at a time.
     pub(super) making: Mutex<()>,
     pub(super) is_making: AtomicBool,
+    /// Nothing is acknowledged that no drive has.
+    needs_copy: AtomicBool,
     pub(super) syncing: Mutex<Syncing>,
     pub(super) state: Mutex<State>,
 }
@@ -132,6 +134,7 @@ impl MetadataOnDrives {
             dirty,
             making: Mutex::default(),
             is_making: AtomicBool::new(false),
+            needs_copy: AtomicBool::new(false),
             syncing: Mutex::default(),
             state: Mutex::new(State {
                 members: Vec::new(),
@@ -330,6 +333,7 @@ impl MetadataOnDrives {
     ) -> Result<(), MetaError> {
         let mut state = lock(&self.state);
         if state.all().next().is_none() {
+            self.check_copy("no drive holds it")?;
             return apply(self.store(), None);
         }
         let bytes = encode();
@@ -492,6 +496,7 @@ impl MetadataOnDrives {
 
     /// From here on the drives have no metadata. The folder knows first, so that no opening takes what they have for what it is.
     pub(super) fn give_up(&self, state: &mut State, why: &str) -> Result<(), MetaError> {
+        self.check_copy(why)?;
         if state.log.take().is_none() {
             return Ok(());
         }
@@ -517,6 +522,8 @@ impl MetadataOnDrives {
             (state.members.clone(), layout)
         };
         let Some(layout) = layout.filter(|_| !members.is_empty() || syncing.since.is_some()) else {
+            self.check_copy("no drive holds it")
+                .map_err(io::Error::other)?;
             return self.journal().sync();
         };
         let runs = self.dirty.take(RUN_BLOCKS);
@@ -548,6 +555,33 @@ impl MetadataOnDrives {
             dropped.map_err(io::Error::other)?;
         }
         synced
+    }
+
+    /// From now on a drive has whatever is acknowledged. If the last one cannot hold the metadata any more, changes fail, and
+    /// what it has stays.
+    ///
+    /// # Errors
+    /// None holds them now.
+    pub fn require_copy(&self) -> Result<(), MetaError> {
+        self.needs_copy.store(true, Ordering::Release);
+        match lock(&self.state).members.is_empty() {
+            true => self.check_copy("no drive holds it, or has room for it"),
+            false => Ok(()),
+        }
+    }
+
+    /// An error where a drive has to have the metadata, and none can, for this reason.
+    fn check_copy(&self, why: &str) -> Result<(), MetaError> {
+        match self.needs_copy.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(MetaError::Io {
+                path: "the pool's metadata on its drives".into(),
+                action: "keep what another node would need".to_owned(),
+                source: io::Error::other(format!(
+                    "{why}; see to the drives, and start the daemon again"
+                )),
+            }),
+        }
     }
 
     /// Bytes of the journal's file; zeros behind its end.

@@ -2,6 +2,7 @@
 
 mod away;
 mod large;
+mod needed;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use meta::{DriveSpec, is_remote_drive};
 use serde_json::Value;
 
 use super::{Finding, Machine, PoolFound};
-use crate::opened_drive::kind_of_address;
+use crate::opened_drive::{is_in_cluster, kind_of_address, open_for_reading};
 use crate::room;
 
 /// The engine reads and writes whole blocks of this size.
@@ -70,6 +70,17 @@ fn drive(
     let name = path.display();
     if is_remote_drive(path) {
         let kind = kind_of_address(path);
+        if is_in_cluster(path) {
+            // Librados, the configuration, the key, the monitors: each failure has its remedy.
+            return vec![match open_for_reading(path) {
+                Ok(_) => Finding::ok(CHECK, format!("'{name}' is {kind}, which answers")),
+                Err(error) => Finding::fail(
+                    CHECK,
+                    format!("'{name}' cannot be opened"),
+                    error.to_string(),
+                ),
+            }];
+        }
         let found = format!("'{name}' is {kind}, which tells of its drives");
         return vec![Finding::ok(CHECK, found)];
     }

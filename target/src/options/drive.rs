@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use fabric_drives::RemoteAddress;
+use rados_drives::RadosAddress;
 use vhost_drives::SocketAddress;
 
 use crate::size::parse_size;
@@ -15,14 +16,15 @@ const MEMORY: &str = "memory";
 const DOMAIN: &str = ",domain=";
 
 /// `PATH[=SIZE][,domain=NAME]` or `memory=SIZE`; a path may be `nvme+tcp://HOST[:PORT]/NQN#NSID`,
-/// `nvme+rdma://...` or `vhost-user:/SOCKET`
+/// `nvme+rdma://...`, `vhost-user:/SOCKET` or `rados:POOL[/NAME]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveArg {
-    /// A file, a block device, a namespace of another NVMe-oF target, or a device of a vhost-user-blk server.
+    /// A file, a block device, a namespace of another NVMe-oF target, a device of a vhost-user-blk server, or objects of a Ceph
+    /// cluster.
     Path {
-        /// Where it is: a path, or the address of a namespace, written out.
+        /// Where it is: a path, or an address, written out.
         path: PathBuf,
-        /// The size to give a file that does not exist, in bytes.
+        /// The size to give a file, or a drive in a cluster, that does not exist, in bytes.
         size_bytes: Option<u64>,
         /// Its failure domain; `None`: it fails alone.
         domain: Option<String>,
@@ -57,9 +59,32 @@ pub fn drive_path(typed: &Path) -> Result<PathBuf, String> {
             let address: SocketAddress = text.parse().map_err(|error| format!("{error}"))?;
             Ok(address.to_path())
         }
+        Some(text) if RadosAddress::is_meant(text) => {
+            let address: RadosAddress = text.parse().map_err(|error| format!("{error}"))?;
+            Ok(address.to_path())
+        }
         _ => std::path::absolute(typed)
             .map_err(|error| format!("drive '{}': {error}", typed.display())),
     }
+}
+
+/// A drive in a cluster, with or without a size. Names in an address have no '=', and the user that `user=16G` names is one.
+fn in_cluster(text: &str, domain: Option<String>) -> Result<DriveArg, String> {
+    let whole = drive_path(Path::new(text));
+    let sized = text.rsplit_once('=').and_then(|(address, size)| {
+        let size_bytes = parse_size(size).ok()?;
+        Some((drive_path(Path::new(address)).ok()?, size_bytes))
+    });
+    let (path, size_bytes) = match (whole, sized) {
+        (Ok(path), _) => (path, None),
+        (Err(_), Some((path, size_bytes))) => (path, Some(size_bytes)),
+        (Err(error), None) => return Err(error),
+    };
+    Ok(DriveArg::Path {
+        path,
+        size_bytes,
+        domain,
+    })
 }
 
 impl FromStr for DriveArg {
@@ -83,6 +108,9 @@ impl FromStr for DriveArg {
                 size_bytes: None,
                 domain,
             });
+        }
+        if RadosAddress::is_meant(text) {
+            return in_cluster(text, domain);
         }
         if let Some((path, size)) = text.rsplit_once('=')
             && let Ok(size_bytes) = parse_size(size)

@@ -90,7 +90,7 @@ pub struct ServeArgs {
     /// A drive of a new pool: a file, a block device, or the address of one elsewhere (repeatable) [default: a file]
     ///
     /// Copies lie in different failure domains. nvme+tcp://HOST:4420/NQN#NSID is a namespace of another target,
-    /// vhost-user:/SOCKET a device of SPDK or QEMU. memory=SIZE is for measurements: nothing is kept.
+    /// vhost-user:/SOCKET a device of SPDK or QEMU, rados:POOL is in a Ceph cluster. memory=SIZE keeps nothing.
     #[arg(long = "drive", value_name = "PATH[=SIZE][,domain=NAME]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]

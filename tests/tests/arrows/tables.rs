@@ -26,6 +26,7 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("vhost-drives", &["drives", "conformance", "reactor"]),
+    ("rados-drives", &["drives", "conformance", "reactor"]),
     (
         "bench",
         &[
@@ -98,15 +99,17 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
             "fabric-drives",
             "conformance",
             "vhost-drives",
+            "rados-drives",
             "bench",
         ],
     ),
     (
         "tests",
-        // `conformance` and `drives` are for a program that guests run.
+        // `conformance` and `drives` are for a program that guests run, and for drives in a real cluster.
         &[
             "conformance",
             "drives",
+            "rados-drives",
             "onefold",
             "initiator",
             "fabric",

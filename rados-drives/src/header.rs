@@ -1,0 +1,279 @@
+//! The header of a drive: an object of that name, whose attributes say how large the drive is and who owned it last.
+//!
+//! | attribute | what it says |
+//! |---|---|
+//! | `onefold.size` | the drive's bytes, as a decimal number |
+//! | `onefold.owner` | [`Owner`] |
+//!
+//! The data are in objects of [`OBJECT_BYTES`], named after the drive and their number; what is not there is zeros. An object
+//! takes the room of what was written to it.
+//!
+//! Guarantee: what is no such attribute is refused, whatever its bytes are.
+
+use std::fmt;
+use std::fs;
+use std::str::FromStr;
+
+use uuid::Uuid;
+
+/// Bytes of an object with data: what Ceph's own block devices (RBD) have, and few enough to be recovered in one piece.
+pub(crate) const OBJECT_BYTES: u64 = 4 << 20;
+
+/// Bytes of a drive at most: 1 EiB, so that no position overflows.
+pub(crate) const DRIVE_BYTES_MAX: u64 = 1 << 60;
+
+pub(crate) const SIZE: &str = "onefold.size";
+pub(crate) const OWNER: &str = "onefold.owner";
+
+/// Addresses of an owner at most: a client has two.
+const ADDRESSES_MAX: usize = 8;
+
+/// The name of the object with the header.
+pub(crate) fn header_of(drive: &str) -> String {
+    format!("onefold.{drive}.header")
+}
+
+/// The name of an object with data.
+pub(crate) fn object_of(drive: &str, number: u64) -> String {
+    format!("onefold.{drive}.data.{number:012x}")
+}
+
+/// The size that an attribute says.
+pub(crate) fn parse_size(bytes: &[u8]) -> Option<u64> {
+    let size: u64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+    let is_whole = size.is_multiple_of(drives::BLOCK_BYTES as u64);
+    (is_whole && size <= DRIVE_BYTES_MAX).then_some(size)
+}
+
+/// A process of one machine, as it can be told from all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// The machine's name, for messages.
+    pub(crate) node: String,
+    /// The boot of the machine (`/proc/sys/kernel/random/boot_id`), and the number of the namespace of its processes.
+    world: String,
+    pid: u32,
+    /// When it was started (field 22 of `/proc/PID/stat`).
+    started: u64,
+}
+
+/// What can be seen of a process from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It is this one.
+    Own,
+    Alive,
+    Gone,
+    /// It is on another machine or in another container, or the machine was started since.
+    Unknown,
+}
+
+/// When a process was started, if it is there and is no zombie.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before may have anything in it, also brackets and spaces.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    let state = fields.next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(started)
+}
+
+impl Process {
+    /// This one.
+    pub(crate) fn own() -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let plain = |text: &str| {
+            let kept = |c: &char| c.is_ascii_alphanumeric() || "._-:".contains(*c);
+            text.chars().filter(kept).take(64).collect::<String>()
+        };
+        let node = plain(&rustix::system::uname().nodename().to_string_lossy());
+        Self {
+            node: if node.is_empty() {
+                "unnamed".to_owned()
+            } else {
+                node
+            },
+            world: format!("{}/{}", plain(&boot), plain(&namespace.to_string_lossy())),
+            pid: std::process::id(),
+            started: started(std::process::id()).unwrap_or(0),
+        }
+    }
+
+    /// What became of it, seen from this process.
+    pub(crate) fn seen(&self) -> Seen {
+        let own = Self::own();
+        if *self == own {
+            return Seen::Own;
+        }
+        if self.world != own.world || self.world.starts_with('/') {
+            return Seen::Unknown;
+        }
+        match started(self.pid) == Some(self.started) {
+            true => Seen::Alive,
+            false => Seen::Gone,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn elsewhere(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            world: "boot/pid:1".to_owned(),
+            pid: 1,
+            started: 1,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ended() -> Self {
+        Self {
+            started: u64::MAX,
+            ..Self::own()
+        }
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            node,
+            world,
+            pid,
+            started,
+        } = self;
+        write!(f, "{node} {world} {pid} {started}")
+    }
+}
+
+/// Who has a drive: a pool, in a process. Its text is the cookie of the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tenant {
+    pub(crate) pool: Uuid,
+    pub(crate) process: Process,
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.pool, self.process)
+    }
+}
+
+impl FromStr for Tenant {
+    type Err = NotSo;
+
+    fn from_str(text: &str) -> Result<Self, NotSo> {
+        let mut words = text.split(' ');
+        let mut next = || words.next().ok_or(NotSo);
+        let pool = next()?.parse().map_err(|_| NotSo)?;
+        let process = Process {
+            node: next()?.to_owned(),
+            world: next()?.to_owned(),
+            pid: next()?.parse().map_err(|_| NotSo)?,
+            started: next()?.parse().map_err(|_| NotSo)?,
+        };
+        match words.next() {
+            None => Ok(Self { pool, process }),
+            Some(_) => Err(NotSo),
+        }
+    }
+}
+
+/// A text that says something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotSo;
+
+/// Who owned a drive last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// Counts the owners: each writes one more than it found.
+    pub(crate) epoch: u64,
+    pub(crate) tenant: Tenant,
+    /// How its client is shut out. None: it left, and nothing of it was under way.
+    pub(crate) addresses: Vec<String>,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.epoch, self.tenant)?;
+        let mut addresses = self.addresses.iter();
+        addresses.try_for_each(|address| write!(f, "\n{address}"))
+    }
+}
+
+impl Owner {
+    /// What an attribute says.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut lines = text.split('\n');
+        let epoch = lines.next()?.parse().ok()?;
+        let tenant = lines.next()?.parse().ok()?;
+        let addresses: Vec<String> = lines.map(str::to_owned).collect();
+        let is_sound =
+            addresses.len() <= ADDRESSES_MAX && addresses.iter().all(|address| !address.is_empty());
+        is_sound.then_some(Self {
+            epoch,
+            tenant,
+            addresses,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_owner_is_read_as_it_was_written() {
+        let owner = Owner {
+            epoch: 7,
+            tenant: Tenant {
+                pool: Uuid::from_u128(3),
+                process: Process::own(),
+            },
+            addresses: vec!["10.0.0.1:0/3".to_owned(), "10.0.0.1:0/4".to_owned()],
+        };
+        assert_eq!(Owner::parse(owner.to_string().as_bytes()), Some(owner));
+    }
+
+    #[test]
+    fn a_process_knows_itself_one_that_ended_and_what_it_cannot_see() {
+        assert_eq!(Process::own().seen(), Seen::Own);
+        assert_eq!(Process::ended().seen(), Seen::Gone);
+        assert_eq!(Process::elsewhere("b").seen(), Seen::Unknown);
+        let parent = std::os::unix::process::parent_id();
+        let parent = Process {
+            pid: parent,
+            started: started(parent).expect("it waits for this one"),
+            ..Process::own()
+        };
+        assert_eq!(parent.seen(), Seen::Alive);
+    }
+
+    #[test]
+    fn a_size_is_whole_blocks_that_can_be_counted() {
+        assert_eq!(parse_size(b"8192"), Some(8192));
+        for text in [
+            "",
+            "-4096",
+            "4095",
+            "18446744073709551616",
+            "1152921504606851072",
+        ] {
+            assert_eq!(parse_size(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_owner_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(owner) = Owner::parse(&bytes) {
+                prop_assert_eq!(Owner::parse(owner.to_string().as_bytes()), Some(owner));
+            }
+            let _ = parse_size(&bytes);
+        }
+    }
+}

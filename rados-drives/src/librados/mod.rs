@@ -1,0 +1,719 @@
+//! Clients of a real cluster, by librados.
+//!
+//! Guarantees: memory that the library writes to lives until it says that it is done; a client is ended by a thread of its own,
+//! because the last one who has it may be a callback of the library, which the end of the client waits for.
+//!
+//! The functions that are called are those of [`library`].
+
+mod library;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use drives::ErrorKind;
+use reactor::sync::{Permit, oneshot};
+
+use crate::address::RadosAddress;
+use crate::client::{Change, Client, Cluster, Errno, Holder, Pending, Refusal, Times};
+use crate::ending::Ending;
+use library::{Library, Opaque};
+
+/// Where Ceph's own tools look first.
+const USUAL_CONF: &str = "/etc/ceph/ceph.conf";
+
+/// The name of the lock on a header.
+const LOCK: &CStr = c"onefold";
+
+/// `LIBRADOS_CMPXATTR_OP_EQ`
+const EQUAL: u8 = 1;
+
+/// `LIBRADOS_LOCK_FLAG_MAY_RENEW`
+const MAY_RENEW: u8 = 1;
+
+/// `LIBRADOS_OPERATION_FULL_TRY`: what a full cluster has no room for is an error, and does not wait.
+const FULL_TRY: c_int = 64;
+
+/// How long an address stays shut out, in seconds: a year. A client that sleeps for longer than an entry lives could write again.
+/// An entry is a line of the cluster's map.
+const SHUT_OUT_SECONDS: u64 = 365 * 24 * 3600;
+
+/// Bytes of an attribute, and of what a list of lock holders has, at most.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// A cluster that an address names.
+pub(crate) struct Ceph(pub(crate) RadosAddress);
+
+impl Cluster for Ceph {
+    fn connect(&self, times: Times) -> Result<Arc<dyn Client>, Refusal> {
+        let library = Library::get().map_err(|text| Refusal {
+            kind: ErrorKind::NotFound,
+            text,
+        })?;
+        CephClient::connect(library, &self.0, times)
+            .map(|client| Arc::new(client) as Arc<dyn Client>)
+    }
+}
+
+/// A connected client, and its access to one pool.
+struct CephClient {
+    held: Arc<Held>,
+    addresses: Vec<String>,
+}
+
+/// The handles of a client, which calls that are under way have a share of.
+struct Held(Handles);
+
+/// What has to be given back to the library, once.
+#[derive(Clone, Copy)]
+struct Handles {
+    library: &'static Library,
+    cluster: Opaque,
+    /// Null before there is one.
+    pool: Opaque,
+}
+
+// SAFETY: librados' handles may be used by any thread, and by several at the same time (rados/librados.h, `rados_t`).
+unsafe impl Send for Handles {}
+// SAFETY: as above.
+unsafe impl Sync for Handles {}
+
+impl Handles {
+    /// Nobody uses them any more. Blocks.
+    fn end(self) {
+        // SAFETY: both handles are open, and who calls this has the last copy of them. Calls that are under way keep the
+        // client, so there are none.
+        unsafe {
+            if !self.pool.is_null() {
+                (self.library.rados_ioctx_destroy)(self.pool);
+            }
+            (self.library.rados_shutdown)(self.cluster);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let (handles, ending) = (self.0, Ending::begin());
+        reactor::detach(move || {
+            handles.end();
+            drop(ending);
+        });
+    }
+}
+
+fn check(result: c_int) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| Errno(result.saturating_neg()))
+}
+
+/// What comes from names that were checked, and from our own texts, has no zero in it.
+fn text(text: &str) -> Result<CString, Errno> {
+    CString::new(text).map_err(|_| Errno(libc::EINVAL))
+}
+
+fn timeval(duration: Duration) -> libc::timeval {
+    libc::timeval {
+        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_usec: duration.subsec_micros().into(),
+    }
+}
+
+impl CephClient {
+    fn connect(
+        library: &'static Library,
+        address: &RadosAddress,
+        times: Times,
+    ) -> Result<Self, Refusal> {
+        let mut handles = Handles {
+            library,
+            cluster: ptr::null_mut(),
+            pool: ptr::null_mut(),
+        };
+        let user = format!("client.{}", address.user());
+        let created = text(&user).and_then(|user| {
+            // SAFETY: the out-pointer and the names are valid for the call; a null cluster name is the usual one.
+            check(unsafe {
+                (library.rados_create2)(&raw mut handles.cluster, ptr::null(), user.as_ptr(), 0)
+            })
+        });
+        if let Err(error) = created {
+            return Err(refused(
+                ErrorKind::Io,
+                format!("no client can be made: {error}"),
+            ));
+        }
+        match handles.set_up(address, times) {
+            Ok((pool, addresses)) => {
+                handles.pool = pool;
+                Ok(Self {
+                    held: Arc::new(Held(handles)),
+                    addresses,
+                })
+            }
+            Err(refusal) => {
+                handles.end();
+                Err(refusal)
+            }
+        }
+    }
+}
+
+fn refused(kind: ErrorKind, text: impl Into<String>) -> Refusal {
+    Refusal {
+        kind,
+        text: text.into(),
+    }
+}
+
+impl Handles {
+    /// Configures, connects, and finds the pool.
+    fn set_up(
+        &self,
+        address: &RadosAddress,
+        times: Times,
+    ) -> Result<(Opaque, Vec<String>), Refusal> {
+        self.read_configuration(address.conf())?;
+        let set = |option: &CStr, value: Duration| {
+            let value = text(&value.as_secs().max(1).to_string())?;
+            // SAFETY: the handle is open, and both texts are valid for the call.
+            check(unsafe {
+                (self.library.rados_conf_set)(self.cluster, option.as_ptr(), value.as_ptr())
+            })
+        };
+        set(c"client_mount_timeout", times.connect)
+            .and_then(|_| set(c"rados_mon_op_timeout", times.command))
+            .and_then(|_| set(c"rados_osd_op_timeout", times.command))
+            .map_err(|error| refused(ErrorKind::Io, format!("it cannot be configured: {error}")))?;
+        // SAFETY: the handle is open.
+        let connected = check(unsafe { (self.library.rados_connect)(self.cluster) });
+        connected.map_err(|error| unconnected(address, error))?;
+        let name =
+            text(address.pool()).map_err(|error| refused(ErrorKind::Invalid, error.to_string()))?;
+        let mut pool = ptr::null_mut();
+        // SAFETY: the handle is connected, and the name and the out-pointer are valid for the call.
+        let found = check(unsafe {
+            (self.library.rados_ioctx_create)(self.cluster, name.as_ptr(), &raw mut pool)
+        });
+        found.map_err(|error| match error {
+            Errno::NOT_FOUND => refused(
+                ErrorKind::NotFound,
+                format!(
+                    "the cluster has no pool '{0}': make it (`ceph osd pool create {0}`), or name another one",
+                    address.pool()
+                ),
+            ),
+            error => refused(
+                ErrorKind::Io,
+                format!("the pool '{}' cannot be used: {error}", address.pool()),
+            ),
+        })?;
+        Ok((pool, self.addresses()))
+    }
+
+    fn read_configuration(&self, conf: Option<&Path>) -> Result<(), Refusal> {
+        let named = conf.map(|conf| text(&conf.to_string_lossy()));
+        let named = named
+            .transpose()
+            .map_err(|error| refused(ErrorKind::Invalid, error.to_string()))?;
+        let path = named.as_ref().map_or(ptr::null(), |conf| conf.as_ptr());
+        // SAFETY: the handle is open, and the path is null or valid for the call.
+        let read = check(unsafe { (self.library.rados_conf_read_file)(self.cluster, path) });
+        read.map(|_| ()).map_err(|error| {
+            let file = conf.unwrap_or(Path::new(USUAL_CONF)).display();
+            let kind = match error {
+                Errno::NOT_FOUND => ErrorKind::NotFound,
+                _ => ErrorKind::Io,
+            };
+            let text = format!(
+                "the cluster's configuration '{file}' cannot be read ({error}): name it with ?conf=FILE, or copy it and the \
+                 keyring from a node of the cluster"
+            );
+            refused(kind, text)
+        })
+    }
+
+    /// How others shut this client out.
+    fn addresses(&self) -> Vec<String> {
+        let mut addresses = ptr::null_mut();
+        // SAFETY: the handle is connected, and the out-pointer is valid for the call.
+        let got = check(unsafe { (self.library.rados_getaddrs)(self.cluster, &raw mut addresses) });
+        if got.is_err() || addresses.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: the library gave a NUL-terminated text, which is freed once, below.
+        let text = unsafe { CStr::from_ptr(addresses) }
+            .to_string_lossy()
+            .into_owned();
+        // SAFETY: as above.
+        unsafe { (self.library.rados_buffer_free)(addresses) };
+        parse_addresses(&text)
+    }
+
+    /// Builds an operation of changes, and lets `run` have it.
+    fn with_changes<T>(
+        &self,
+        changes: &[Change<'_>],
+        run: impl FnOnce(Opaque) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let library = self.library;
+        // SAFETY: it takes nothing, and gives an operation that is released below.
+        let operation = unsafe { (library.rados_create_write_op)() };
+        let added = changes.iter().try_for_each(|change| {
+            let named = match change {
+                Change::Expect(name, _) | Change::Set(name, _) => text(name)?,
+                _ => CString::default(),
+            };
+            let name = named.as_ptr();
+            // SAFETY: the operation is open. Names are NUL-terminated, data as long as is said; the library copies both.
+            unsafe {
+                match *change {
+                    Change::Expect(_, value) => (library.rados_write_op_cmpxattr)(
+                        operation,
+                        name,
+                        EQUAL,
+                        value.as_ptr().cast(),
+                        value.len(),
+                    ),
+                    Change::Set(_, value) => (library.rados_write_op_setxattr)(
+                        operation,
+                        name,
+                        value.as_ptr().cast(),
+                        value.len(),
+                    ),
+                    Change::Write(at, data) => (library.rados_write_op_write)(
+                        operation,
+                        data.as_ptr().cast(),
+                        data.len(),
+                        at,
+                    ),
+                    Change::Zero(at, len) => (library.rados_write_op_zero)(operation, at, len),
+                    Change::Remove => (library.rados_write_op_remove)(operation),
+                }
+            }
+            Ok(())
+        });
+        let ran = added.and_then(|()| run(operation));
+        // SAFETY: it is released once; what is under way has the operation's content.
+        unsafe { (library.rados_release_write_op)(operation) };
+        ran
+    }
+
+    /// Asks the cluster's monitors.
+    fn ask_monitors(&self, command: &serde_json::Value) -> Result<(), Errno> {
+        let command = text(&command.to_string())?;
+        let commands = [command.as_ptr()];
+        let (mut output, mut output_len) = (ptr::null_mut::<c_char>(), 0);
+        let (mut said, mut said_len) = (ptr::null_mut::<c_char>(), 0);
+        // SAFETY: the handle is connected; one command, no input, and out-pointers that are valid for the call.
+        let result = unsafe {
+            (self.library.rados_mon_command)(
+                self.cluster,
+                commands.as_ptr(),
+                commands.len(),
+                ptr::null(),
+                0,
+                &raw mut output,
+                &raw mut output_len,
+                &raw mut said,
+                &raw mut said_len,
+            )
+        };
+        for text in [output, said] {
+            if !text.is_null() {
+                // SAFETY: the library gave it, and it is freed once.
+                unsafe { (self.library.rados_buffer_free)(text) };
+            }
+        }
+        check(result).map(|_| ())
+    }
+}
+
+/// The addresses in what `rados_getaddrs` says: one, or several in brackets; each may have the protocol's version before it, by
+/// which nobody is shut out.
+fn parse_addresses(text: &str) -> Vec<String> {
+    let plain = |address: &str| {
+        let address = address.trim();
+        let without = ["v1:", "v2:", "any:"]
+            .iter()
+            .find_map(|version| address.strip_prefix(version));
+        without.unwrap_or(address).to_owned()
+    };
+    let list = text
+        .strip_prefix("[v")
+        .and_then(|rest| rest.strip_suffix(']'));
+    let list = list.map_or_else(|| text.to_owned(), |list| format!("v{list}"));
+    let mut addresses: Vec<String> = list
+        .split(',')
+        .map(plain)
+        .filter(|address| !address.is_empty())
+        .collect();
+    addresses.dedup();
+    addresses
+}
+
+/// Why there is no connection, with the remedy.
+fn unconnected(address: &RadosAddress, error: Errno) -> Refusal {
+    let user = address.user();
+    match error {
+        Errno::NOT_FOUND => refused(
+            ErrorKind::NotFound,
+            format!(
+                "there is no key for the Ceph user client.{user}: put its keyring where the cluster's configuration says \
+                 (/etc/ceph/ceph.client.{user}.keyring), or name another user with ?user=NAME"
+            ),
+        ),
+        Errno::NO_ACCESS | Errno::NOT_PERMITTED => refused(
+            ErrorKind::Io,
+            format!(
+                "the cluster does not accept client.{user}: its keyring (/etc/ceph/ceph.client.{user}.keyring, if the \
+                 configuration names no other) has no key of it, or another one than `ceph auth get client.{user}` says"
+            ),
+        ),
+        Errno::TIMED_OUT => refused(
+            ErrorKind::Io,
+            "the cluster's monitors do not answer: check the network, `mon host` in the configuration, and `ceph -s`",
+        ),
+        error => refused(
+            ErrorKind::Io,
+            format!("the cluster cannot be connected to: {error}"),
+        ),
+    }
+}
+
+/// A read that is under way: what the library writes to, and who waits.
+struct Reading {
+    data: Vec<u8>,
+    sender: oneshot::Sender<Result<Vec<u8>, Errno>>,
+    client: Arc<Held>,
+    room: Permit,
+}
+
+/// A change that is under way.
+struct Changing {
+    sender: oneshot::Sender<Result<(), Errno>>,
+    client: Arc<Held>,
+    room: Permit,
+}
+
+/// # Safety
+/// `argument` is a [`Reading`] in a box that nobody else has.
+unsafe extern "C" fn read_ended(completion: Opaque, argument: *mut c_void) {
+    // SAFETY: by the contract of this function.
+    let Reading {
+        mut data,
+        sender,
+        client,
+        room,
+    } = *unsafe { Box::from_raw(argument.cast::<Reading>()) };
+    // SAFETY: the completion is valid in its own callback.
+    let result = unsafe { (client.0.library.rados_aio_get_return_value)(completion) };
+    let read = check(result).map(|len| {
+        data.truncate(len);
+        data
+    });
+    drop(room);
+    // Who asked may have gone.
+    let _ = sender.send(read);
+}
+
+/// # Safety
+/// `argument` is a [`Changing`] in a box that nobody else has.
+unsafe extern "C" fn change_ended(completion: Opaque, argument: *mut c_void) {
+    // SAFETY: by the contract of this function.
+    let Changing {
+        sender,
+        client,
+        room,
+    } = *unsafe { Box::from_raw(argument.cast::<Changing>()) };
+    // SAFETY: the completion is valid in its own callback.
+    let result = unsafe { (client.0.library.rados_aio_get_return_value)(completion) };
+    drop(room);
+    // Who asked may have gone.
+    let _ = sender.send(check(result).map(|_| ()));
+}
+
+/// What came of a call that was not made.
+fn failed<T>(error: Errno) -> Pending<T> {
+    let (sender, receiver) = oneshot::channel();
+    let _ = sender.send(Err(error));
+    receiver
+}
+
+impl CephClient {
+    /// A completion that gives `argument` to `ended`, and is released by [`submitted`](Self::submitted).
+    fn completion(&self, ended: library::Callback, argument: *mut c_void) -> Result<Opaque, Errno> {
+        let mut completion = ptr::null_mut();
+        // SAFETY: the out-pointer is valid for the call; the callback takes what the argument is.
+        let made = unsafe {
+            (self.held.0.library.rados_aio_create_completion2)(argument, ended, &raw mut completion)
+        };
+        check(made).map(|_| completion)
+    }
+
+    /// Lets the completion go, which the library keeps until it has called back, and says whether it will.
+    fn submitted(&self, completion: Opaque, result: c_int) -> Result<(), Errno> {
+        // SAFETY: the completion is released once.
+        unsafe { (self.held.0.library.rados_aio_release)(completion) };
+        check(result).map(|_| ())
+    }
+}
+
+impl Client for CephClient {
+    fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    fn read(&self, object: &str, at: u64, len: usize, room: Permit) -> Pending<Vec<u8>> {
+        let object = match text(object) {
+            Ok(object) => object,
+            Err(error) => return failed(error),
+        };
+        let (sender, receiver) = oneshot::channel();
+        let mut reading = Box::new(Reading {
+            data: vec![0; len],
+            sender,
+            client: self.held.clone(),
+            room,
+        });
+        let data = reading.data.as_mut_ptr();
+        let argument = Box::into_raw(reading);
+        let submitted = self
+            .completion(read_ended, argument.cast())
+            .and_then(|completion| {
+                // SAFETY: the pool is open; the data is `len` bytes in the box that the callback gets, and nobody touches it
+                // before.
+                let result = unsafe {
+                    (self.held.0.library.rados_aio_read)(
+                        self.held.0.pool,
+                        object.as_ptr(),
+                        completion,
+                        data.cast(),
+                        len,
+                        at,
+                    )
+                };
+                self.submitted(completion, result)
+            });
+        if let Err(error) = submitted {
+            // SAFETY: there is no callback, so nobody else has the box.
+            let reading = unsafe { Box::from_raw(argument) };
+            let _ = reading.sender.send(Err(error));
+        }
+        receiver
+    }
+
+    fn change(&self, object: &str, changes: &[Change<'_>], room: Permit) -> Pending<()> {
+        let object = match text(object) {
+            Ok(object) => object,
+            Err(error) => return failed(error),
+        };
+        let (sender, receiver) = oneshot::channel();
+        let argument = Box::into_raw(Box::new(Changing {
+            sender,
+            client: self.held.clone(),
+            room,
+        }));
+        let submitted = self.held.0.with_changes(changes, |operation| {
+            let completion = self.completion(change_ended, argument.cast())?;
+            // SAFETY: operation, pool and completion are open; a null time is the present.
+            let result = unsafe {
+                (self.held.0.library.rados_aio_write_op_operate)(
+                    operation,
+                    self.held.0.pool,
+                    completion,
+                    object.as_ptr(),
+                    ptr::null_mut(),
+                    FULL_TRY,
+                )
+            };
+            self.submitted(completion, result)
+        });
+        if let Err(error) = submitted {
+            // SAFETY: there is no callback, so nobody else has the box.
+            let changing = unsafe { Box::from_raw(argument) };
+            let _ = changing.sender.send(Err(error));
+        }
+        receiver
+    }
+
+    fn change_now(&self, object: &str, changes: &[Change<'_>]) -> Result<(), Errno> {
+        let object = text(object)?;
+        self.held.0.with_changes(changes, |operation| {
+            // SAFETY: operation and pool are open; a null time is the present.
+            let result = unsafe {
+                (self.held.0.library.rados_write_op_operate)(
+                    operation,
+                    self.held.0.pool,
+                    object.as_ptr(),
+                    ptr::null_mut(),
+                    FULL_TRY,
+                )
+            };
+            check(result).map(|_| ())
+        })
+    }
+
+    fn attribute(&self, object: &str, name: &str) -> Result<Vec<u8>, Errno> {
+        let (object, name) = (text(object)?, text(name)?);
+        let mut value = vec![0_u8; TEXT_BYTES_MAX];
+        // SAFETY: the pool is open, and the value is as long as is said.
+        let len = check(unsafe {
+            (self.held.0.library.rados_getxattr)(
+                self.held.0.pool,
+                object.as_ptr(),
+                name.as_ptr(),
+                value.as_mut_ptr().cast(),
+                value.len(),
+            )
+        })?;
+        value.truncate(len);
+        Ok(value)
+    }
+
+    fn lock(&self, object: &str, cookie: &str, lease: Duration) -> Result<(), Errno> {
+        let (object, cookie) = (text(object)?, text(cookie)?);
+        let mut lease = timeval(lease);
+        // SAFETY: the pool is open, and all texts and the lease are valid for the call.
+        check(unsafe {
+            (self.held.0.library.rados_lock_exclusive)(
+                self.held.0.pool,
+                object.as_ptr(),
+                LOCK.as_ptr(),
+                cookie.as_ptr(),
+                c"".as_ptr(),
+                &raw mut lease,
+                MAY_RENEW,
+            )
+        })
+        .map(|_| ())
+    }
+
+    fn unlock(&self, object: &str, cookie: &str) -> Result<(), Errno> {
+        let (object, cookie) = (text(object)?, text(cookie)?);
+        // SAFETY: the pool is open, and all texts are valid for the call.
+        check(unsafe {
+            (self.held.0.library.rados_unlock)(
+                self.held.0.pool,
+                object.as_ptr(),
+                LOCK.as_ptr(),
+                cookie.as_ptr(),
+            )
+        })
+        .map(|_| ())
+    }
+
+    fn holder(&self, object: &str) -> Result<Option<Holder>, Errno> {
+        let object = text(object)?;
+        let mut texts: [Vec<u8>; 4] = std::array::from_fn(|_| vec![0; TEXT_BYTES_MAX]);
+        let mut lens = texts.each_ref().map(Vec::len);
+        let mut exclusive = 0;
+        let pointers = texts
+            .each_mut()
+            .map(|text| text.as_mut_ptr().cast::<c_char>());
+        let [tag_len, clients_len, cookies_len, addresses_len] = &mut lens;
+        let [tag, clients, cookies, addresses] = pointers;
+        // SAFETY: the pool is open, and each text is as long as is said.
+        let listed = unsafe {
+            (self.held.0.library.rados_list_lockers)(
+                self.held.0.pool,
+                object.as_ptr(),
+                LOCK.as_ptr(),
+                &raw mut exclusive,
+                tag,
+                tag_len,
+                clients,
+                clients_len,
+                cookies,
+                cookies_len,
+                addresses,
+                addresses_len,
+            )
+        };
+        let count = match c_int::try_from(listed).map_or(Err(Errno(libc::EOVERFLOW)), check) {
+            Ok(count) => count,
+            Err(error) if error.is_missing() => 0,
+            Err(error) => return Err(error),
+        };
+        if count == 0 {
+            return Ok(None);
+        }
+        // Each text ends with a zero; of several holders of what is locked by one the first is as good as any.
+        let first = |text: &[u8]| {
+            let end = text
+                .iter()
+                .position(|byte| *byte == 0)
+                .unwrap_or(text.len());
+            String::from_utf8_lossy(&text[..end]).into_owned()
+        };
+        let [_, clients, cookies, addresses] = &texts;
+        Ok(Some(Holder {
+            client: first(clients),
+            cookie: first(cookies),
+            address: first(addresses),
+        }))
+    }
+
+    fn break_lock(&self, object: &str, holder: &Holder) -> Result<(), Errno> {
+        let (object, client, cookie) =
+            (text(object)?, text(&holder.client)?, text(&holder.cookie)?);
+        // SAFETY: the pool is open, and all texts are valid for the call.
+        check(unsafe {
+            (self.held.0.library.rados_break_lock)(
+                self.held.0.pool,
+                object.as_ptr(),
+                LOCK.as_ptr(),
+                client.as_ptr(),
+                cookie.as_ptr(),
+            )
+        })
+        .map(|_| ())
+    }
+
+    fn shut_out(&self, address: &str) -> Result<(), Errno> {
+        // `rados_blocklist_add` had another name before Ceph 16, and so had the command.
+        let command = |name: &str, field: &str| {
+            serde_json::json!({
+                "prefix": format!("osd {name}"),
+                field: "add",
+                "addr": address,
+                "expire": SHUT_OUT_SECONDS as f64,
+            })
+        };
+        match self
+            .held
+            .0
+            .ask_monitors(&command("blocklist", "blocklistop"))
+        {
+            Err(Errno(libc::EINVAL)) => {
+                self.held
+                    .0
+                    .ask_monitors(&command("blacklist", "blacklistop"))?;
+            }
+            asked => asked?,
+        }
+        // What this client reads and changes from here on reaches no daemon that does not know the map.
+        // SAFETY: the handle is connected.
+        check(unsafe { (self.held.0.library.rados_wait_for_latest_osdmap)(self.held.0.cluster) })
+            .map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_without_versions_and_brackets() {
+        for (said, addresses) in [
+            ("10.0.0.1:0/3", vec!["10.0.0.1:0/3"]),
+            ("v2:10.0.0.1:0/3", vec!["10.0.0.1:0/3"]),
+            ("[v2:10.0.0.1:0/3,v1:10.0.0.1:0/3]", vec!["10.0.0.1:0/3"]),
+            ("[v2:[fe80::1]:0/3]", vec!["[fe80::1]:0/3"]),
+            ("", vec![]),
+        ] {
+            assert_eq!(parse_addresses(said), addresses, "{said}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+#!/bin/bash
+# A small Ceph cluster for tests: a monitor and OSDs whose data are in memory, on the loopback interface.
+#
+#   tests/lab/ceph.sh DIR [OSDS]
+#
+# Prints 'ready' when the pool 'pool' (three copies, or as many as there are OSDs) can be used, and ends the cluster when its
+# standard input ends. DIR has ceph.conf, the keyring of client.admin and of client.onefold (who may do what the guide says and no
+# more), and the numbers of the daemons' processes in NAME.pid.
+set -euo pipefail
+
+dir=$(realpath -m "$1")
+osds=${2:-3}
+
+missing=()
+for program in ceph ceph-mon ceph-osd ceph-authtool monmaptool; do
+    command -v "$program" > /dev/null || missing+=("$program")
+done
+if (( ${#missing[@]} > 0 )); then
+    echo "ceph.sh: ${missing[*]} missing: apt-get install --no-install-recommends ceph-mon ceph-osd ceph-common" >&2
+    exit 69
+fi
+
+mkdir -p "$dir"
+cd "$dir"
+
+daemons=()
+end() {
+    if (( ${#daemons[@]} > 0 )); then
+        kill -KILL "${daemons[@]}" 2> /dev/null || true
+        wait "${daemons[@]}" 2> /dev/null || true
+    fi
+}
+trap end EXIT
+
+fsid=$(cat /proc/sys/kernel/random/uuid)
+# Somebody else may have any port: the kernel is asked for one that is free.
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+copies=$(( osds < 3 ? osds : 3 ))
+cat > ceph.conf << CONF
+[global]
+fsid = $fsid
+mon host = v2:127.0.0.1:$port
+mon initial members = a
+keyring = $dir/keyring
+run dir = $dir
+admin socket = $dir/\$name.asok
+log file = $dir/\$name.log
+crash dir = $dir/crash
+mon cluster log file = $dir/cluster.log
+public addr = 127.0.0.1
+ms bind ipv6 = false
+osd crush chooseleaf type = 0
+osd pool default size = $copies
+osd pool default min size = $(( copies > 1 ? copies - 1 : 1 ))
+osd pool default pg autoscale mode = off
+osd objectstore = memstore
+memstore device bytes = 8589934592
+osd heartbeat interval = 1
+osd heartbeat grace = 6
+mon osd min down reporters = 1
+mon data avail crit = 1
+[mon.a]
+mon data = $dir/mon.a
+CONF
+for (( i = 0; i < osds; i++ )); do
+    printf '[osd.%d]\nosd data = %s/osd.%d\n' "$i" "$dir" "$i" >> ceph.conf
+done
+
+key() {
+    ceph-authtool keyring --gen-key -n "$@" > /dev/null
+}
+ceph-authtool --create-keyring keyring > /dev/null
+key mon. --cap mon 'allow *'
+key client.admin --cap mon 'allow *' --cap osd 'allow *'
+key client.onefold --cap mon 'profile rbd' --cap osd 'allow rwx pool=pool'
+for (( i = 0; i < osds; i++ )); do
+    key "osd.$i" --cap mon 'allow profile osd' --cap osd 'allow *'
+done
+monmaptool --create --addv a "[v2:127.0.0.1:$port]" --fsid "$fsid" monmap > /dev/null
+
+start() {
+    local name=$1
+    shift
+    # Its messages are in its log.
+    "$@" -f > "$name.out" 2>&1 < /dev/null &
+    daemons+=($!)
+    echo $! > "$name.pid"
+}
+ceph-mon -c ceph.conf --mkfs -i a --monmap monmap --keyring keyring
+start mon.a ceph-mon -c ceph.conf -i a
+ceph() {
+    timeout 120 "$(type -P ceph)" -c "$dir/ceph.conf" "$@"
+}
+for (( i = 0; i < osds; i++ )); do
+    uuid=$(cat /proc/sys/kernel/random/uuid)
+    mkdir -p "osd.$i"
+    ceph osd new "$uuid" "$i" > /dev/null
+    ceph-osd -c ceph.conf -i "$i" --mkfs --osd-uuid "$uuid" > "osd.$i.out" 2>&1
+    start "osd.$i" ceph-osd -c ceph.conf -i "$i"
+done
+ceph osd pool create pool 16 > /dev/null 2>&1
+ceph osd pool application enable pool onefold > /dev/null 2>&1
+# A write that was answered needs its copies.
+timeout 120 "$(type -P rados)" -c ceph.conf -p pool put probe monmap
+timeout 120 "$(type -P rados)" -c ceph.conf -p pool rm probe
+echo ready
+cat > /dev/null

@@ -1,0 +1,138 @@
+//! A Ceph cluster for stories: real daemons, with their data in memory.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::wait_for;
+
+/// A cluster of `tests/lab/ceph.sh`. It ends with the process that started it, or when it is dropped.
+#[derive(Debug)]
+pub struct Ceph {
+    folder: tempfile::TempDir,
+    process: Child,
+}
+
+impl Ceph {
+    /// The cluster of all stories of this program; nothing, where Ceph is not installed.
+    ///
+    /// # Panics
+    /// It is not installed, or does not start, where `CI=true`.
+    pub fn shared() -> Option<&'static Self> {
+        static CLUSTER: OnceLock<Option<Ceph>> = OnceLock::new();
+        CLUSTER.get_or_init(Self::start).as_ref()
+    }
+
+    fn start() -> Option<Self> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/ceph.sh");
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut process = Command::new(script)
+            .arg(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("bash");
+        let mut line = String::new();
+        let output = process.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut line).expect("text");
+        let ceph = Self { folder, process };
+        if line.trim() == "ready" {
+            return Some(ceph);
+        }
+        let must_run = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!must_run, "there is no cluster; test.sh installs Ceph");
+        eprintln!("skipped: Ceph is not installed, or does not run here");
+        None
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The address of a drive there.
+    pub fn address(&self, pool: &str, name: &str, user: &str) -> String {
+        let conf = self.path("ceph.conf");
+        format!("rados:{pool}/{name}?conf={}&user={user}", conf.display())
+    }
+
+    /// Ends a daemon as `kill -9` does.
+    ///
+    /// # Panics
+    /// There is no such daemon.
+    pub fn kill(&self, daemon: &str) {
+        let number = std::fs::read_to_string(self.path(&format!("{daemon}.pid")));
+        let number: i32 = number
+            .expect("its number")
+            .trim()
+            .parse()
+            .expect("a number");
+        let process = rustix::process::Pid::from_raw(number).expect("a process");
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("it lives");
+    }
+
+    /// Runs Ceph's own tool as its administrator.
+    ///
+    /// # Panics
+    /// It fails.
+    pub fn ceph(&self, arguments: &[&str]) -> Vec<u8> {
+        let output = Command::new("ceph")
+            .arg("-c")
+            .arg(self.path("ceph.conf"))
+            .args(arguments)
+            .output()
+            .expect("ceph");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ceph {arguments:?}: {said}");
+        output.stdout
+    }
+
+    /// Lets the OSDs count as full, or not any more, whatever they hold. Returns when the pool is so.
+    ///
+    /// # Panics
+    /// It does not become so.
+    pub fn set_full(&self, is_full: bool) {
+        // Each ratio has to be above the one before it.
+        let ratios = [
+            ("nearfull", "0.85"),
+            ("backfillfull", "0.9"),
+            ("full", "0.95"),
+        ];
+        let lowest = ["0.00000001", "0.00000002", "0.00000003"];
+        match is_full {
+            true => ratios.iter().zip(lowest).for_each(|((name, _), ratio)| {
+                self.ceph(&["osd", &format!("set-{name}-ratio"), ratio]);
+            }),
+            false => ratios.iter().rev().for_each(|(name, ratio)| {
+                self.ceph(&["osd", &format!("set-{name}-ratio"), ratio]);
+            }),
+        }
+        wait_for("the pool's flag", Duration::from_secs(60), || {
+            let dump = self.ceph(&["osd", "dump", "--format", "json"]);
+            let dump: serde_json::Value = serde_json::from_slice(&dump).expect("JSON");
+            let flags = dump["pools"][0]["flags_names"].as_str().expect("flags");
+            (flags.split(',').any(|flag| flag == "full") == is_full).then_some(())
+        });
+    }
+
+    /// How many clients are shut out.
+    ///
+    /// # Panics
+    /// The cluster does not say.
+    pub fn blocklist(&self) -> usize {
+        let listed = self.ceph(&["osd", "blocklist", "ls", "--format", "json"]);
+        // Addresses, and ranges of them in a list behind the first one.
+        let lists = serde_json::Deserializer::from_slice(&listed);
+        let lists = lists.into_iter::<Vec<serde_json::Value>>();
+        lists.map(|list| list.expect("a list").len()).sum()
+    }
+}
+
+impl Drop for Ceph {
+    fn drop(&mut self) {
+        // It ends the daemons when there is nobody any more who writes to it.
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}

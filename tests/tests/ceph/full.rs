@@ -1,0 +1,65 @@
+//! A cluster that has no room.
+
+use std::time::Duration;
+
+use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
+use tests::own_address;
+
+use crate::host::{verify, with_volume, write_rounds};
+use crate::whole_cluster;
+
+#[test]
+fn a_cluster_without_room_refuses_writes_and_the_pool_goes_on_when_it_has_some() {
+    let Some((ceph, _alone)) = whole_cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = folder.path().join("pool");
+    let listen = format!("tcp://{}:4420", own_address(54));
+    let drive = ceph.address("pool", "full", "onefold");
+    let at = pool.to_str().expect("test folders are UTF-8");
+    let file = format!("{}=2G", folder.path().join("file").display());
+    let serve = ["serve", "--pool", at, "--create", "128M", "--drive"];
+    let small = format!("{drive}=512M");
+    let beside = format!("{drive}=2G");
+    for (drives, words) in [
+        (&[&small[..]][..], "needs 1 GiB"),
+        (
+            &[&beside[..], "--drive", &file],
+            "all drives of a pool are in a cluster, or none",
+        ),
+    ] {
+        let refused = onefold(&[&serve[..], drives].concat());
+        let why = text_of(&refused);
+        assert_eq!(refused.status.code(), Some(65), "{why}");
+        assert!(why.contains(words), "{why}");
+    }
+    let sized = format!("{drive}=2G");
+    let new = ["--create", "128M", "--drive", &sized, "--listen", &listen];
+    let daemon = Daemon::start(&pool, None, &new);
+    let before = with_volume(&listen, async |volume| {
+        write_rounds(volume, 97, 20, |_| ()).await
+    });
+    ceph.set_full(true);
+    let refused = with_volume(&listen, async |volume| {
+        write_rounds(volume, 97, 3, |_| ()).await
+    });
+    assert_eq!(refused.acknowledged(), 0, "nothing is taken");
+    assert!(
+        daemon.log().contains("the cluster is full"),
+        "{}",
+        daemon.log()
+    );
+    ceph.set_full(false);
+    // What was refused may be written or not; what was acknowledged before is there where nothing came after it.
+    let after = tests::wait_for("room", Duration::from_secs(60), || {
+        let written = with_volume(&listen, async |volume| {
+            write_rounds(volume, 97, 40, |_| ()).await
+        });
+        (written.acknowledged() == 97).then_some(written)
+    });
+    drop((before, refused));
+    with_volume(&listen, async move |volume| verify(volume, after).await);
+    assert!(daemon.stop().success());
+    assert_consistent(&pool);
+}

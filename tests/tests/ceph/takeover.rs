@@ -1,0 +1,145 @@
+//! Another node goes on with a pool in the cluster, by `onefold pool import`.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
+use tests::{own_address, wait_for};
+
+use crate::cluster;
+use crate::host::{verify, with_volume, write_rounds};
+
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Blocks that the host writes to: each several times.
+const BLOCKS: u64 = 97;
+
+/// Rounds before the daemon stands still.
+const ROUNDS: u64 = 60;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test folders are UTF-8")
+}
+
+fn serve(pool: &Path, listen: &str, more: &[&str]) -> Daemon {
+    let usual = ["--listen", listen, "--reactors", "1"];
+    Daemon::start(pool, None, &[&usual[..], more].concat())
+}
+
+#[test]
+fn what_was_acknowledged_without_a_flush_is_there_on_the_next_node() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    // Many rounds are for who has an evening.
+    let takeovers = std::env::var("ONEFOLD_TAKEOVERS").ok();
+    let takeovers: u32 = takeovers.map_or(3, |count| count.parse().expect("a number"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let listen = format!("tcp://{}:4420", own_address(51));
+    let drive = ceph.address("pool", "killed", "onefold");
+    let mut pool = folder.path().join("node0");
+    let sized = format!("{drive}=2G");
+    let mut daemon = serve(&pool, &listen, &["--create", "128M", "--drive", &sized]);
+    let mut longest = Duration::ZERO;
+    for takeover in 1..=takeovers {
+        let (told, rounds) = mpsc::channel();
+        let at = listen.clone();
+        let host = thread::spawn(move || {
+            with_volume(&at, async move |volume| {
+                let each = |number| {
+                    // The story goes on, whether it counts them still or not.
+                    let _ = told.send(number);
+                };
+                write_rounds(volume, BLOCKS, u64::MAX, each).await
+            })
+        });
+        // Somewhere in the middle of a write, another place each time.
+        for _ in 0..20 + takeover * 7 % 23 {
+            rounds.recv_timeout(PATIENCE).expect("the host writes");
+        }
+        daemon.kill_hard();
+        let written = host.join().expect("the host ended");
+        assert!(written.acknowledged() > 0);
+        // What the machine had in its folder is of no use to the next one.
+        std::fs::remove_dir_all(&pool).expect("the folder is lost");
+        pool = folder.path().join(format!("node{takeover}"));
+        let began = Instant::now();
+        let imported = onefold(&["pool", "import", &drive, "--pool", text(&pool)]);
+        assert!(imported.status.success(), "{}", text_of(&imported));
+        daemon = serve(&pool, &listen, &[]);
+        longest = longest.max(began.elapsed());
+        with_volume(&listen, async move |volume| verify(volume, written).await);
+    }
+    eprintln!("{takeovers} takeovers, the longest took {longest:?}");
+    assert!(daemon.stop().success());
+    assert_consistent(&pool);
+}
+
+#[test]
+fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    let [old, new] = [52, 53].map(|number| format!("tcp://{}:4420", own_address(number)));
+    let drive = ceph.address("pool", "stopped", "onefold");
+    let sleeper = serve(
+        &first,
+        &old,
+        &["--create", "128M", "--drive", &format!("{drive}=2G")],
+    );
+    let (told, rounds) = mpsc::channel();
+    let host = thread::spawn(move || {
+        with_volume(&old, async move |volume| {
+            let each = |number| {
+                // The story goes on, whether it counts them still or not.
+                let _ = told.send(number);
+            };
+            write_rounds(volume, BLOCKS, u64::MAX, each).await
+        })
+    });
+    for _ in 0..ROUNDS {
+        rounds.recv_timeout(PATIENCE).expect("the host writes");
+    }
+    let process = Pid::from_raw(sleeper.pid().cast_signed()).expect("a child has a number");
+    let import = ["pool", "import", &drive, "--pool", text(&second)];
+    let refused = onefold(&import);
+    let why = text_of(&refused);
+    assert_eq!(refused.status.code(), Some(69), "{why}");
+    assert!(why.contains("has it open on the machine"), "{why}");
+    kill_process(process, Signal::STOP).expect("it lives");
+    wait_for("the end of its lease", PATIENCE, || {
+        onefold(&import).status.success().then_some(())
+    });
+    let successor = serve(&second, &new, &[]);
+    // The first one wakes with writes in its hands, and connected to its host.
+    kill_process(process, Signal::CONT).expect("it sleeps");
+    let written = host.join().expect("the host ended");
+    assert!(written.acknowledged() > 0);
+    let (status, log) = sleeper.ended(PATIENCE);
+    assert_eq!(status.code(), Some(69), "{log}");
+    assert!(
+        log.contains("another process has taken the drive over"),
+        "{log}"
+    );
+    let at = new.clone();
+    with_volume(&at, async move |volume| verify(volume, written).await);
+    // Its folder is of an earlier owner now, also when the other one has ended.
+    let again = with_volume(&new, async |volume| {
+        write_rounds(volume, BLOCKS, 10, |_| ()).await
+    });
+    assert!(again.acknowledged() > 0);
+    assert!(successor.stop().success());
+    assert_consistent(&second);
+    let stale = Daemon::try_start(&first, None, &["--listen", &new]);
+    let refusal = stale.expect_err("an older copy must not be served");
+    assert!(refusal.contains("copy"), "{refusal}");
+    let successor = serve(&second, &new, &[]);
+    with_volume(&new, async move |volume| verify(volume, again).await);
+    assert!(successor.stop().success());
+}
