@@ -106,10 +106,11 @@ fn check_name(what: &str, name: &str) -> Result<String, String> {
 
 fn check_conf(file: &str) -> Result<PathBuf, String> {
     let path = Path::new(file);
-    match path.is_absolute() && !file.contains(['?', '&']) && !file.contains(char::is_control) {
+    match path.is_absolute() && !file.contains(['?', '&', '=']) && !file.contains(char::is_control)
+    {
         true => Ok(path.to_owned()),
         false => Err(format!(
-            "the path of the configuration file '{}' does not begin with / or has '?' or '&' in it",
+            "the path of the configuration file '{}' does not begin with / or has '?', '&' or '=' in it",
             file.escape_debug()
         )),
     }
@@ -181,6 +182,7 @@ mod tests {
             "rados:p/a/b",
             "rados:p=16G",
             "rados:p?conf=ceph.conf",
+            "rados:p?conf=/c=16G",
             "rados:p?user",
             "rados:p?keyring=/k",
             "rados:p\n",

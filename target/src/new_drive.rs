@@ -8,6 +8,7 @@ use dedup::{ErrorKind, write_new_label};
 use drives::{BLOCK_BYTES, OpenOptions};
 use fabric_drives::Claim;
 use meta::{DriveLabel, DriveSpec, Opening, PoolIdentity, is_remote_drive, metadata_blocks};
+use rados_drives::RadosAddress;
 use reactor::BufferPool;
 use subsystem::errors::Failure;
 use uuid::Uuid;
@@ -144,7 +145,19 @@ pub(crate) fn label_of(identity: &PoolIdentity, index: u16) -> Result<DriveLabel
 }
 
 /// How people make a drive empty.
-const WIPING: &str = "`wipefs --all` and `blkdiscard`, or `rm` for a file";
+fn how_to_wipe(path: &Path) -> String {
+    let in_cluster = path
+        .to_str()
+        .and_then(|text| text.parse::<RadosAddress>().ok());
+    match in_cluster {
+        None => "`wipefs --all` and `blkdiscard`, or `rm` for a file".to_owned(),
+        Some(drive) => format!(
+            "`rados -p {pool} ls | grep '^onefold.{name}.' | xargs rados -p {pool} rm`",
+            pool = drive.pool(),
+            name = drive.name()
+        ),
+    }
+}
 
 /// What a drive holds, if anything is recognised there; `own` is the pool that it may belong to.
 async fn holds(
@@ -175,8 +188,9 @@ pub(crate) async fn check_unneeded(
         None => Ok(()),
         Some(holds) => Err(Failure::invalid(format!(
             "drive '{}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is there, wipe it \
-             first ({WIPING})",
-            drive.drive().name()
+             first ({})",
+            drive.drive().name(),
+            how_to_wipe(path)
         ))),
     }
 }
@@ -207,7 +221,8 @@ impl NewDrive {
         let name = self.drive.drive().name();
         Err(Failure::invalid(format!(
             "drive '{name}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is \
-             there, wipe it first ({WIPING}) or let it be overwritten with `--force {name}`"
+             there, wipe it first ({}) or let it be overwritten with `--force {name}`",
+            how_to_wipe(&self.path)
         )))
     }
 

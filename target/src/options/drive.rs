@@ -141,3 +141,34 @@ impl FromStr for DriveArg {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_in_a_cluster_has_the_size_behind_its_address_and_no_other() {
+        for (text, path, size) in [
+            ("rados:p", "rados:p/onefold", None),
+            ("rados:p/a=2G", "rados:p/a", Some(2 << 30)),
+            ("rados:p?user=x=2G", "rados:p/onefold?user=x", Some(2 << 30)),
+            (
+                "rados:p?conf=/c=2G",
+                "rados:p/onefold?conf=/c",
+                Some(2 << 30),
+            ),
+            ("rados:p?user=2G", "rados:p/onefold?user=2G", None),
+        ] {
+            let expected = DriveArg::Path {
+                path: path.into(),
+                size_bytes: size,
+                domain: None,
+            };
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        for text in ["rados:", "rados:p=much", "rados:p?conf=c=2G"] {
+            let error = text.parse::<DriveArg>().expect_err(text);
+            assert!(error.contains("write rados:POOL"), "{error}");
+        }
+    }
+}

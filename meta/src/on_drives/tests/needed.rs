@@ -23,6 +23,8 @@ fn where_a_drive_has_to_have_it_nothing_is_acknowledged_that_none_has_and_what_w
             failures += usize::from(open.store.put_settings(&setting("a", b"b")).is_err());
         }
         assert!(failures > 6, "{failures} failures after {takes} writes");
+        open.journal.write_at(0, b"and more").unwrap();
+        open.journal.sync().unwrap_err();
         pool.areas[0].fail_after(None);
         let (rows, _) = pool.import(&[0]).expect("it is there");
         for row in &acknowledged.0 {
@@ -42,4 +44,27 @@ fn a_pool_that_needs_a_drive_for_it_is_told_that_none_has_it() {
     open.copies.join(&pool.areas()).unwrap();
     open.copies.require_copy().unwrap();
     open.store.apply(&batch(1, 3)).unwrap();
+}
+
+#[test]
+fn what_has_no_room_on_the_only_drive_is_refused_and_what_is_there_stays() {
+    let (pool, open) = Pool::joined(1);
+    open.copies.require_copy().unwrap();
+    let put = |change: u32| {
+        // Random, because what repeats is compressed.
+        let mut value = vec![0; 60 << 10];
+        getrandom::fill(&mut value).unwrap();
+        let key = format!("a{change}");
+        open.store.put_settings(&setting(&key, &value))
+    };
+    let refused = (0..2000).find(|change| put(*change).is_err());
+    let refused = refused.expect("there is no end of room");
+    put(refused + 1).unwrap_err();
+    open.journal.write_at(0, b"a record").unwrap();
+    let (rows, _) = pool.import(&[0]).expect("it is there");
+    let has = |change: u32| {
+        let key = format!("a{change}");
+        rows.iter().any(|(row, _)| row.ends_with(key.as_bytes()))
+    };
+    assert!((0..refused).all(has), "what was acknowledged is there");
 }
