@@ -11,7 +11,7 @@ use reactor::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::client::{Client, Cluster, Errno, Refusal, Times};
-use crate::header::{Process, SIZE, Tenant, header_of, parse_size};
+use crate::header::{DRIVE_BYTES_MAX, Process, SIZE, Tenant, header_of, parse_size};
 use crate::options::{Claim, Limits, OnTakenOver, OpenOptions};
 use crate::owner::{Lease, NotTaken, Renewer, Take, Wanted, take};
 
@@ -104,10 +104,14 @@ impl Shared {
                 let text = format!("its header, the object '{header}', does not say how large it is: it is no drive of Onefold's");
                 error(ErrorKind::Truncated, text)
             })?,
+            (None, Some(bytes)) if bytes > DRIVE_BYTES_MAX => {
+                let text = format!("a drive has at most {DRIVE_BYTES_MAX} bytes: give it a smaller size than {bytes}");
+                return Err(error(ErrorKind::Invalid, text));
+            }
             (None, Some(bytes)) => bytes - bytes % BLOCK_BYTES as u64,
             (None, None) => {
                 let text = format!(
-                    "there is no such drive in the pool '{pool}': give it a size to make it, such as rados:{pool}/{drive}=1T, or \
+                    "there is no such drive in the pool '{pool}': give it a size to make it, such as {name}=1T, or \
                      name one that is there"
                 );
                 return Err(error(ErrorKind::NotFound, text));

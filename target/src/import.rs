@@ -66,7 +66,7 @@ pub(crate) fn import(
     let target = std::path::absolute(target)
         .map_err(|error| Failure::invalid(format!("'{}' is no path: {error}", target.display())))?;
     let reactor = start_reactor()?;
-    let named = open_all(&reactor, paths, force.is_some())?;
+    let named = open_all(&reactor, paths, force)?;
     let pool = pool_of(&named)?;
     let areas: Vec<_> = named.iter().filter_map(|one| one.area(&reactor)).collect();
     let found = Importable::look(pool, &areas).map_err(of_meta)?;
@@ -85,7 +85,7 @@ pub(crate) fn import(
 fn open_all(
     reactor: &ReactorThread,
     paths: &[PathBuf],
-    is_forced: bool,
+    force: Option<&str>,
 ) -> Result<Vec<Named>, Failure> {
     let mut named: Vec<Named> = Vec::new();
     let paths = paths.iter().map(|path| drive_path(path));
@@ -94,6 +94,7 @@ fn open_all(
     for path in paths {
         let opened = path.clone();
         let buffers = reactor.handle().buffers().clone();
+        let force = force.map(str::to_owned);
         let opening = reactor.handle().spawn(move || async move {
             let options = OpenOptions {
                 create_bytes: None,
@@ -108,7 +109,9 @@ fn open_all(
             let label = labels::found(drive.drive(), &buffers).await?;
             let is_fenced = drive.fences_others();
             if let Some(label) = label.as_ref().filter(|_| is_fenced) {
-                let claim = match is_forced {
+                // Nobody loses a drive to somebody who meant another pool.
+                let name = label.opening.as_ref().map(|opening| &opening.pool_name);
+                let claim = match force.is_some() && name == force.as_ref() {
                     true => Claim::Forced,
                     false => Claim::Again,
                 };

@@ -213,6 +213,7 @@ impl MetadataArea for Area {
                 buffer[..len].copy_from_slice(&bytes[at..at + len]);
                 let extents = [extent(block, blocks)];
                 let deadline = reactor::now() + ROOM_MAX;
+                let mut is_told = false;
                 loop {
                     let (result, back) = drive.write(buffer, &extents).await;
                     buffer = back;
@@ -222,7 +223,9 @@ impl MetadataArea for Area {
                                 && error.kind() == ErrorKind::NoSpace
                                 && reactor::now() < deadline =>
                         {
-                            tracing::warn!("metadata wait for room: {error}");
+                            if !std::mem::replace(&mut is_told, true) {
+                                tracing::warn!("metadata wait for room: {error}");
+                            }
                             reactor::sleep(ROOM_PAUSE).await;
                         }
                         result => break result?,

@@ -152,9 +152,10 @@ fn how_to_wipe(path: &Path) -> String {
     match in_cluster {
         None => "`wipefs --all` and `blkdiscard`, or `rm` for a file".to_owned(),
         Some(drive) => format!(
-            "`rados -p {pool} ls | grep '^onefold.{name}.' | xargs rados -p {pool} rm`",
+            "`rados -p {pool} ls | grep -E '^onefold\\.{name}\\.(header|data\\.[0-9a-f]{{12}})$' | xargs rados -p {pool} rm`",
             pool = drive.pool(),
-            name = drive.name()
+            // Another drive's name may begin with this one, or differ from it by a dot.
+            name = drive.name().replace('.', "\\.")
         ),
     }
 }

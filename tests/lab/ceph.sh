@@ -56,7 +56,6 @@ osd pool default pg autoscale mode = off
 osd objectstore = memstore
 memstore device bytes = 8589934592
 osd heartbeat interval = 1
-osd heartbeat grace = 6
 mon osd min down reporters = 1
 mon data avail crit = 1
 [mon.a]

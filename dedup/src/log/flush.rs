@@ -32,7 +32,8 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
     if lock(&shared.state).durable >= target {
         return Ok(());
     }
-    // Who is done has a line of others behind the lock: the next of them that needs a flush may have it before those that do not.
+    // When a flush ends, the next one may take the lock before tasks that waited for the first. They go on without the lock
+    // once their changes are durable.
     let turn = shared.flush_lock.clone().lock_owned();
     let held = match select(shared.durable.wait(target), turn).await {
         Either::Left(_) => return Ok(()),

@@ -521,9 +521,11 @@ impl MetadataOnDrives {
             let layout = state.log.as_ref().map(|log| log.layout);
             (state.members.clone(), layout)
         };
-        let Some(layout) = layout.filter(|_| !members.is_empty() || syncing.since.is_some()) else {
+        if members.is_empty() {
             self.check_copy("no drive holds it")
                 .map_err(io::Error::other)?;
+        }
+        let Some(layout) = layout.filter(|_| !members.is_empty() || syncing.since.is_some()) else {
             return self.journal().sync();
         };
         let runs = self.dirty.take(RUN_BLOCKS);

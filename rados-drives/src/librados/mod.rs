@@ -69,7 +69,7 @@ struct Held(Handles);
 /// What has to be given back to the library, once.
 #[derive(Clone, Copy)]
 struct Handles {
-    library: &'static Library,
+    rados: &'static Library,
     cluster: Opaque,
     /// Null before there is one.
     pool: Opaque,
@@ -87,9 +87,9 @@ impl Handles {
         // client, so there are none.
         unsafe {
             if !self.pool.is_null() {
-                (self.library.rados_ioctx_destroy)(self.pool);
+                (self.rados.rados_ioctx_destroy)(self.pool);
             }
-            (self.library.rados_shutdown)(self.cluster);
+            (self.rados.rados_shutdown)(self.cluster);
         }
     }
 }
@@ -127,7 +127,7 @@ impl CephClient {
         times: Times,
     ) -> Result<Self, Refusal> {
         let mut handles = Handles {
-            library,
+            rados: library,
             cluster: ptr::null_mut(),
             pool: ptr::null_mut(),
         };
@@ -179,7 +179,7 @@ impl Handles {
             let value = text(&value.as_secs().max(1).to_string())?;
             // SAFETY: the handle is open, and both texts are valid for the call.
             check(unsafe {
-                (self.library.rados_conf_set)(self.cluster, option.as_ptr(), value.as_ptr())
+                (self.rados.rados_conf_set)(self.cluster, option.as_ptr(), value.as_ptr())
             })
         };
         set(c"client_mount_timeout", times.connect)
@@ -187,14 +187,14 @@ impl Handles {
             .and_then(|_| set(c"rados_osd_op_timeout", times.command))
             .map_err(|error| refused(ErrorKind::Io, format!("it cannot be configured: {error}")))?;
         // SAFETY: the handle is open.
-        let connected = check(unsafe { (self.library.rados_connect)(self.cluster) });
+        let connected = check(unsafe { (self.rados.rados_connect)(self.cluster) });
         connected.map_err(|error| unconnected(address, error))?;
         let name =
             text(address.pool()).map_err(|error| refused(ErrorKind::Invalid, error.to_string()))?;
         let mut pool = ptr::null_mut();
         // SAFETY: the handle is connected, and the name and the out-pointer are valid for the call.
         let found = check(unsafe {
-            (self.library.rados_ioctx_create)(self.cluster, name.as_ptr(), &raw mut pool)
+            (self.rados.rados_ioctx_create)(self.cluster, name.as_ptr(), &raw mut pool)
         });
         found.map_err(|error| match error {
             Errno::NOT_FOUND => refused(
@@ -219,7 +219,7 @@ impl Handles {
             .map_err(|error| refused(ErrorKind::Invalid, error.to_string()))?;
         let path = named.as_ref().map_or(ptr::null(), |conf| conf.as_ptr());
         // SAFETY: the handle is open, and the path is null or valid for the call.
-        let read = check(unsafe { (self.library.rados_conf_read_file)(self.cluster, path) });
+        let read = check(unsafe { (self.rados.rados_conf_read_file)(self.cluster, path) });
         read.map(|_| ()).map_err(|error| {
             let file = conf.unwrap_or(Path::new(USUAL_CONF)).display();
             let kind = match error {
@@ -238,7 +238,7 @@ impl Handles {
     fn addresses(&self) -> Vec<String> {
         let mut addresses = ptr::null_mut();
         // SAFETY: the handle is connected, and the out-pointer is valid for the call.
-        let got = check(unsafe { (self.library.rados_getaddrs)(self.cluster, &raw mut addresses) });
+        let got = check(unsafe { (self.rados.rados_getaddrs)(self.cluster, &raw mut addresses) });
         if got.is_err() || addresses.is_null() {
             return Vec::new();
         }
@@ -247,7 +247,7 @@ impl Handles {
             .to_string_lossy()
             .into_owned();
         // SAFETY: as above.
-        unsafe { (self.library.rados_buffer_free)(addresses) };
+        unsafe { (self.rados.rados_buffer_free)(addresses) };
         parse_addresses(&text)
     }
 
@@ -257,7 +257,7 @@ impl Handles {
         changes: &[Change<'_>],
         run: impl FnOnce(Opaque) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let library = self.library;
+        let library = self.rados;
         // SAFETY: it takes nothing, and gives an operation that is released below.
         let operation = unsafe { (library.rados_create_write_op)() };
         let added = changes.iter().try_for_each(|change| {
@@ -308,7 +308,7 @@ impl Handles {
         let (mut said, mut said_len) = (ptr::null_mut::<c_char>(), 0);
         // SAFETY: the handle is connected; one command, no input, and out-pointers that are valid for the call.
         let result = unsafe {
-            (self.library.rados_mon_command)(
+            (self.rados.rados_mon_command)(
                 self.cluster,
                 commands.as_ptr(),
                 commands.len(),
@@ -323,7 +323,7 @@ impl Handles {
         for text in [output, said] {
             if !text.is_null() {
                 // SAFETY: the library gave it, and it is freed once.
-                unsafe { (self.library.rados_buffer_free)(text) };
+                unsafe { (self.rados.rados_buffer_free)(text) };
             }
         }
         check(result).map(|_| ())
@@ -408,7 +408,7 @@ unsafe extern "C" fn read_ended(completion: Opaque, argument: *mut c_void) {
         room,
     } = *unsafe { Box::from_raw(argument.cast::<Reading>()) };
     // SAFETY: the completion is valid in its own callback.
-    let result = unsafe { (client.0.library.rados_aio_get_return_value)(completion) };
+    let result = unsafe { (client.0.rados.rados_aio_get_return_value)(completion) };
     let read = check(result).map(|len| {
         data.truncate(len);
         data
@@ -428,7 +428,7 @@ unsafe extern "C" fn change_ended(completion: Opaque, argument: *mut c_void) {
         room,
     } = *unsafe { Box::from_raw(argument.cast::<Changing>()) };
     // SAFETY: the completion is valid in its own callback.
-    let result = unsafe { (client.0.library.rados_aio_get_return_value)(completion) };
+    let result = unsafe { (client.0.rados.rados_aio_get_return_value)(completion) };
     drop(room);
     // Who asked may have gone.
     let _ = sender.send(check(result).map(|_| ()));
@@ -447,7 +447,7 @@ impl CephClient {
         let mut completion = ptr::null_mut();
         // SAFETY: the out-pointer is valid for the call; the callback takes what the argument is.
         let made = unsafe {
-            (self.held.0.library.rados_aio_create_completion2)(argument, ended, &raw mut completion)
+            (self.held.0.rados.rados_aio_create_completion2)(argument, ended, &raw mut completion)
         };
         check(made).map(|_| completion)
     }
@@ -455,7 +455,7 @@ impl CephClient {
     /// Lets the completion go, which the library keeps until it has called back, and says whether it will.
     fn submitted(&self, completion: Opaque, result: c_int) -> Result<(), Errno> {
         // SAFETY: the completion is released once.
-        unsafe { (self.held.0.library.rados_aio_release)(completion) };
+        unsafe { (self.held.0.rados.rados_aio_release)(completion) };
         check(result).map(|_| ())
     }
 }
@@ -485,7 +485,7 @@ impl Client for CephClient {
                 // SAFETY: the pool is open; the data is `len` bytes in the box that the callback gets, and nobody touches it
                 // before.
                 let result = unsafe {
-                    (self.held.0.library.rados_aio_read)(
+                    (self.held.0.rados.rados_aio_read)(
                         self.held.0.pool,
                         object.as_ptr(),
                         completion,
@@ -519,7 +519,7 @@ impl Client for CephClient {
             let completion = self.completion(change_ended, argument.cast())?;
             // SAFETY: operation, pool and completion are open; a null time is the present.
             let result = unsafe {
-                (self.held.0.library.rados_aio_write_op_operate)(
+                (self.held.0.rados.rados_aio_write_op_operate)(
                     operation,
                     self.held.0.pool,
                     completion,
@@ -543,7 +543,7 @@ impl Client for CephClient {
         self.held.0.with_changes(changes, |operation| {
             // SAFETY: operation and pool are open; a null time is the present.
             let result = unsafe {
-                (self.held.0.library.rados_write_op_operate)(
+                (self.held.0.rados.rados_write_op_operate)(
                     operation,
                     self.held.0.pool,
                     object.as_ptr(),
@@ -560,7 +560,7 @@ impl Client for CephClient {
         let mut value = vec![0_u8; TEXT_BYTES_MAX];
         // SAFETY: the pool is open, and the value is as long as is said.
         let len = check(unsafe {
-            (self.held.0.library.rados_getxattr)(
+            (self.held.0.rados.rados_getxattr)(
                 self.held.0.pool,
                 object.as_ptr(),
                 name.as_ptr(),
@@ -577,7 +577,7 @@ impl Client for CephClient {
         let mut lease = timeval(lease);
         // SAFETY: the pool is open, and all texts and the lease are valid for the call.
         check(unsafe {
-            (self.held.0.library.rados_lock_exclusive)(
+            (self.held.0.rados.rados_lock_exclusive)(
                 self.held.0.pool,
                 object.as_ptr(),
                 LOCK.as_ptr(),
@@ -594,7 +594,7 @@ impl Client for CephClient {
         let (object, cookie) = (text(object)?, text(cookie)?);
         // SAFETY: the pool is open, and all texts are valid for the call.
         check(unsafe {
-            (self.held.0.library.rados_unlock)(
+            (self.held.0.rados.rados_unlock)(
                 self.held.0.pool,
                 object.as_ptr(),
                 LOCK.as_ptr(),
@@ -616,7 +616,7 @@ impl Client for CephClient {
         let [tag, clients, cookies, addresses] = pointers;
         // SAFETY: the pool is open, and each text is as long as is said.
         let listed = unsafe {
-            (self.held.0.library.rados_list_lockers)(
+            (self.held.0.rados.rados_list_lockers)(
                 self.held.0.pool,
                 object.as_ptr(),
                 LOCK.as_ptr(),
@@ -660,7 +660,7 @@ impl Client for CephClient {
             (text(object)?, text(&holder.client)?, text(&holder.cookie)?);
         // SAFETY: the pool is open, and all texts are valid for the call.
         check(unsafe {
-            (self.held.0.library.rados_break_lock)(
+            (self.held.0.rados.rados_break_lock)(
                 self.held.0.pool,
                 object.as_ptr(),
                 LOCK.as_ptr(),
@@ -695,7 +695,7 @@ impl Client for CephClient {
         }
         // What this client reads and changes from here on reaches no daemon that does not know the map.
         // SAFETY: the handle is connected.
-        check(unsafe { (self.held.0.library.rados_wait_for_latest_osdmap)(self.held.0.cluster) })
+        check(unsafe { (self.held.0.rados.rados_wait_for_latest_osdmap)(self.held.0.cluster) })
             .map(|_| ())
     }
 }

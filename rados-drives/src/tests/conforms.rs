@@ -81,6 +81,14 @@ fn a_drive_that_is_not_there_asks_for_a_size_and_one_that_is_no_drive_is_refused
             .expect_err("nothing is there");
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("rados:p/d=1T"), "{error}");
+        let vast = OpenOptions {
+            create_bytes: Some((1 << 60) + 4096),
+            ..options()
+        };
+        let error = open_as(&model, vast, Process::own())
+            .await
+            .expect_err("positions would overflow");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         model.set_attribute("onefold.d.header", "onefold.size", b"much");
         let error = open_as(&model, options(), Process::own())
             .await

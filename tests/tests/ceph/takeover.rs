@@ -112,6 +112,10 @@ fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing(
     let why = text_of(&refused);
     assert_eq!(refused.status.code(), Some(69), "{why}");
     assert!(why.contains("has it open on the machine"), "{why}");
+    // Who forces it with another pool's name takes nothing away.
+    let mistaken = onefold(&[&import[..], &["--force", "another"]].concat());
+    assert!(!mistaken.status.success(), "{}", text_of(&mistaken));
+    rounds.iter().take(ROUNDS as usize).for_each(drop);
     kill_process(process, Signal::STOP).expect("it lives");
     wait_for("the end of its lease", PATIENCE, || {
         onefold(&import).status.success().then_some(())
