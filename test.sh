@@ -19,7 +19,8 @@ install_packages bsdutils curl iproute2 nftables procps strace util-linux
 # What makes images of drives that are in use.
 install_packages btrfs-progs cryptsetup-bin dosfstools e2fsprogs fdisk xfsprogs
 # What reads images of other formats and serves them by vhost-user, and what speaks NBD.
-install_packages qemu-utils libnbd-bin fio
+install_qemu_utils
+install_packages libnbd-bin fio
 # A cluster for pools that live in one.
 install_packages ceph-common ceph-mon ceph-osd python3
 
@@ -90,7 +91,7 @@ if [ -z "$quick" ]; then
   is_late package || within 10 cargo test --workspace --test package -- --ignored --nocapture
   step "guests"
   # Two lanes of one guest each: an emulated guest takes a core. The lines say which lane they are of.
-  cargo test --workspace --test guests --test guests_clones --test guests_drives --test guests_file_systems --test guests_keys --test guests_nvme --test guests_verbs --test guests_vhost --no-run
+  cargo test --workspace --test guests --test guests_clones --test guests_drives --test guests_file_systems --test guests_keys --test guests_nodes --test guests_nvme --test guests_verbs --test guests_vhost --no-run
   lane() {
     local name=$1 story
     shift
@@ -99,7 +100,7 @@ if [ -z "$quick" ]; then
     done 2>&1 | sed -u "s/^/[$name] /"
   }
   lane hosts guests guests_drives guests_keys guests_clones guests_vhost & hosts=$!
-  lane devices guests_nvme guests_verbs guests_file_systems & devices=$!
+  lane devices guests_nvme guests_verbs guests_nodes guests_file_systems & devices=$!
   failed=
   wait $hosts || failed=yes
   wait $devices || failed=yes

@@ -39,3 +39,18 @@ enable_backports() {
   echo "deb $mirror bookworm-backports main" | as_root tee /etc/apt/sources.list.d/onefold-backports.list >/dev/null
   as_root apt-get update -q >&2
 }
+
+# install_qemu_utils: qemu-img, qemu-nbd and qemu-storage-daemon. Debian 12 has the last in qemu-system-common, its
+# backports and later Debians in qemu-utils. So a machine that has QEMU's emulator from the backports and qemu-utils
+# from Debian 12 has both packages and no qemu-storage-daemon.
+install_qemu_utils() {
+  local version
+  install_packages qemu-utils
+  ! command -v qemu-storage-daemon >/dev/null || return 0
+  install_packages qemu-system-common
+  ! command -v qemu-storage-daemon >/dev/null || return 0
+  version=$(dpkg-query -W -f '${Version}' qemu-system-common)
+  echo "onefold: installing qemu-utils $version, as the emulator is" >&2
+  as_root apt-get update -q >&2
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "qemu-utils=$version" >&2
+}

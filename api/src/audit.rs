@@ -39,8 +39,9 @@ const LINES_MAX: usize = 32;
 
 /// What changes nothing that is configured, as it is routed: long queries, and pieces of an image, whose import is logged
 /// when it begins and when it ends.
-const UNLOGGED: [(Method, &str); 8] = [
+const UNLOGGED: [(Method, &str); 9] = [
     (Method::POST, "/v1/check"),
+    (Method::POST, "/v1/pool/known"),
     (Method::POST, "/v1/survey"),
     (Method::POST, "/v1/tasks"),
     (Method::POST, "/v1/tasks/{id}/finish"),

@@ -49,6 +49,9 @@ pub const SKIPPED: &str = "skipped";
 const FILE: &str = "events";
 const OLD_FILE: &str = "events.old";
 
+/// The files of a log, in the pool's folder.
+pub const FILES: [&str; 2] = [FILE, OLD_FILE];
+
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {

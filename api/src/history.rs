@@ -17,6 +17,9 @@ use crate::errors::Answer;
 use crate::extract::Query;
 use crate::history_log::Seen;
 pub use crate::history_log::{History, HistoryPage, Step};
+
+/// The file of a history, in the pool's folder.
+pub const FILE: &str = crate::history_log::FILE;
 use crate::server::ApiState;
 
 fn seconds_now() -> u64 {

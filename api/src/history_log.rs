@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use subsystem::latency::Latency;
 
 /// The file's name in the pool's folder.
-const FILE: &str = "history";
+pub(crate) const FILE: &str = "history";
 /// A file that is being rewritten.
 const NEW_FILE: &str = "history.new";
 /// What the file begins with; the last digit is its version.

@@ -64,10 +64,10 @@ const PIECE_TIMEOUT: Duration = Duration::from_secs(15);
 const EXTENTS_MAX: usize = 16 << 10;
 
 /// What pieces are.
-const OCTETS: &str = "application/octet-stream";
+pub(crate) const OCTETS: &str = "application/octet-stream";
 
 pub(crate) static WRITING: Semaphore = Semaphore::const_new(PIECES_MAX);
-static READING: Semaphore = Semaphore::const_new(PIECES_MAX);
+pub(crate) static READING: Semaphore = Semaphore::const_new(PIECES_MAX);
 
 /// An image that is to come into a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -437,20 +437,7 @@ async fn write(
     let PieceAt { session, offset } = at;
     // Before the body, so that what waits is with who sends it.
     let _place = place_of(&WRITING).await?;
-    let whole = tokio::time::timeout(PIECE_TIMEOUT, to_bytes(body, PIECE_BYTES_MAX)).await;
-    let data = match whole {
-        Ok(Ok(data)) => data,
-        Ok(Err(error)) => {
-            let text = format!(
-                "a piece of an image is not complete, or has more than {PIECE_BYTES_MAX} bytes: {error}"
-            );
-            return Err(Failure::invalid(text).into());
-        }
-        Err(_) => {
-            let text = "a piece of an image did not come in time: --resume goes on";
-            return Err(Failure::unavailable(text).into());
-        }
-    };
+    let data = whole(body, PIECE_BYTES_MAX, "a piece of an image").await?;
     let bytes = data.len() as u64;
     let (target, buffers) = (state.target.clone(), state.control.buffers().clone());
     let work = move || async move {
@@ -459,6 +446,23 @@ async fn write(
     };
     state.control.spawn(work).await??;
     Ok(Json(Written { bytes }))
+}
+
+/// A body of at most so many bytes, which is `what`, as soon as all of it is there.
+pub(crate) async fn whole(
+    body: body::Body,
+    bytes_max: usize,
+    what: &str,
+) -> Result<Bytes, Failure> {
+    match tokio::time::timeout(PIECE_TIMEOUT, to_bytes(body, bytes_max)).await {
+        Ok(Ok(data)) => Ok(data),
+        Ok(Err(error)) => Err(Failure::invalid(format!(
+            "{what}: it is not complete, or has more than {bytes_max} bytes: {error}"
+        ))),
+        Err(_) => Err(Failure::unavailable(format!(
+            "{what}: it did not come in time: an import goes on with --resume"
+        ))),
+    }
 }
 
 pub(crate) async fn place_of(

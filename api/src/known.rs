@@ -5,15 +5,17 @@
 //! | `POST /v1/volumes/NAME/import/known` with [`FindKnown`] | [`Known`] |
 //! | `GET /v1/volumes/NAME/key-proof?nonce=HEX` | a [`KeyProof`] |
 //! | `POST /v1/domain-keys` with [`TakeKey`] | a [`TakenKey`] |
+//! | `POST /v1/pool/known?domain=NAME` with whole blocks as `application/octet-stream` | a [`KnownCount`] |
 //!
 //! Guarantee: a content is used only if it was read here and has the hash that was asked for. So the request tells who
 //! makes it nothing of a content that it does not know; that it can tell a guess to be right is why it takes the role of
 //! an administrator.
 
+use axum::body;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use dedup::ErrorKind;
+use dedup::{ErrorKind, KnownContents, MAX_COMMAND_BYTES};
 use hyper::Method;
 use meta::{Fingerprint, FingerprintFunction};
 use serde::{Deserialize, Serialize};
@@ -26,9 +28,9 @@ use crate::client::Client;
 use crate::errors::Answer;
 use crate::extract::{Body, Path, Query};
 use crate::hosts::SecretText;
-use crate::images::{WRITING, place_of};
+use crate::images::{Bytes, OCTETS, READING, WRITING, place_of, whole};
 use crate::server::ApiState;
-use crate::volumes::volume_path;
+use crate::volumes::{is_plain, volume_path};
 
 /// The longest request body, in bytes: blocks, each with the longest name.
 const REQUEST_BYTES_MAX: usize = 512 << 10;
@@ -105,6 +107,24 @@ pub struct TakenKey {
     pub domain: String,
 }
 
+/// What a domain of the pool has of some blocks of 4,096 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownCount {
+    /// Blocks that are all zeros, and take no room.
+    pub zeros: u64,
+    /// Blocks whose content the domain has.
+    pub known: u64,
+}
+
+/// Whose contents are counted.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfDomain {
+    /// The pool's own, if it is empty.
+    #[serde(default)]
+    domain: String,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nonce {
@@ -118,6 +138,7 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/v1/volumes/{name}/import/known", known)
         .route("/v1/volumes/{name}/key-proof", get(key_proof))
         .route("/v1/domain-keys", post(take_key))
+        .route("/v1/pool/known", post(count_known))
 }
 
 async fn write_known(
@@ -199,6 +220,27 @@ async fn take_key(State(state): State<ApiState>, Body(request): Body<TakeKey>) -
     Ok(Json(TakenKey { domain }))
 }
 
+async fn count_known(
+    State(state): State<ApiState>,
+    Query(OfDomain { domain }): Query<OfDomain>,
+    body: body::Body,
+) -> Answer<KnownCount> {
+    let _place = place_of(&READING).await?;
+    let data = whole(body, MAX_COMMAND_BYTES, "the blocks that are looked for").await?;
+    if data.is_empty() {
+        return Err(Failure::invalid("there are no blocks to look for").into());
+    }
+    let (engine, buffers) = (state.engine.clone(), state.control.buffers().clone());
+    let work = move || async move {
+        let mut buffer = buffers.alloc(data.len()).await;
+        buffer.copy_from_slice(&data);
+        drop(data);
+        engine.count_known(&domain, buffer).await.0
+    };
+    let KnownContents { zeros, known } = state.control.spawn(work).await??;
+    Ok(Json(KnownCount { zeros, known }))
+}
+
 impl Client {
     /// Proves the key of the domain of a volume or a snapshot to another pool that has it.
     ///
@@ -227,5 +269,22 @@ impl Client {
     pub async fn write_known(&self, name: &str, request: &FindKnown) -> Result<Known, Failure> {
         let path = format!("{}/import/known", volume_path(name)?);
         self.send(Method::POST, &path, Some(request)).await
+    }
+
+    /// Counts what a domain of the pool has of whole blocks, at most [`MAX_COMMAND_BYTES`] of them.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn count_known(&self, domain: &str, blocks: Bytes) -> Result<KnownCount, Failure> {
+        if !domain.is_empty() && !is_plain(domain) {
+            return Err(Failure::invalid(format!(
+                "'{domain}' cannot be the name of a domain: names are made of a-z A-Z 0-9 . _ -"
+            )));
+        }
+        let path = format!("/v1/pool/known?domain={domain}");
+        let mut lane = self.lane().await?;
+        let answer = lane.ask(Method::POST, &path, OCTETS, blocks).await?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| lane.broken("sent an answer of another version", &error))
     }
 }

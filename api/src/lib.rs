@@ -84,6 +84,7 @@ mod settings;
 pub mod snapshot_schedules;
 pub mod snapshots;
 pub mod socket;
+pub mod standby;
 pub mod status;
 pub mod subsystems;
 mod task_list;

@@ -114,6 +114,9 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     // It writes where the caller says, as the daemon's user.
     of(Method::POST, "/v1/backup", Admin),
     of(Method::PATCH, "/v1/pool", Admin),
+    // It tells what volumes have.
+    of(Method::POST, "/v1/pool/known", Admin),
+    of(Method::POST, "/v1/pool/move", Admin),
     of(Method::GET, "/v1/survey", Read),
     of(Method::POST, "/v1/survey", Operate),
     of(Method::GET, "/v1/tasks", Read),

@@ -3,6 +3,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `PATCH /v1/pool` with [`SetPool`] | a [`PoolView`], when it is written down |
+//! | `POST /v1/pool/move` | a [`MoveView`], before the pool is given away |
 //! | `POST /v1/check` | [`OnlineCheckReport`], when it is through |
 //! | `POST /v1/backup` with [`MakeBackup`] | a [`BackupView`], when the backup is there |
 //! | `GET /v1/survey` | the last [`Survey`], or `null` before the first one has ended |
@@ -53,6 +54,13 @@ pub struct PoolView {
     pub reliability: Reliability,
 }
 
+/// A pool that is given to another node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveView {
+    /// The machines of the nodes that wait for it: the one with the fewest pools takes it first.
+    pub machines: Vec<String>,
+}
+
 /// A backup to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +80,7 @@ pub struct BackupView {
 pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/pool", patch(set))
+        .route("/v1/pool/move", post(give_away))
         .route("/v1/check", post(check))
         .route("/v1/backup", post(backup))
         .route("/v1/survey", get(last_survey).post(survey))
@@ -105,6 +114,11 @@ async fn set(State(state): State<ApiState>, Body(request): Body<SetPool>) -> Ans
         at_risk_bytes: space.at_risk_bytes(),
         reliability: reliability_of(&state, &space),
     }))
+}
+
+async fn give_away(State(state): State<ApiState>) -> Answer<MoveView> {
+    let machines = state.daemon.give_away().await?;
+    Ok(Json(MoveView { machines }))
 }
 
 /// How rarely the pool is to lose data, as it is stored.
@@ -170,6 +184,14 @@ impl Client {
     /// The drives have no room for as many, there can be no such goal, or no daemon serves the pool.
     pub async fn set_pool(&self, request: &SetPool) -> Result<PoolView, Failure> {
         self.send(Method::PATCH, "/v1/pool", Some(request)).await
+    }
+
+    /// Gives the pool to another node. The daemon is a standby from then on.
+    ///
+    /// # Errors
+    /// No other node waits for it, the daemon would not come back, or no daemon serves the pool.
+    pub async fn move_pool(&self) -> Result<MoveView, Failure> {
+        self.send(Method::POST, "/v1/pool/move", None::<&()>).await
     }
 
     /// Counts the unique and shared data of volumes; answers when it is done.

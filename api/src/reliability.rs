@@ -128,6 +128,9 @@ pub struct Reliability {
     pub rebuild_bytes_per_second: u64,
     /// Whether that was measured when a drive was filled last; or else it is what `onefold pool plan` takes.
     pub is_rebuild_measured: bool,
+    /// Its drives are in a cluster, which keeps the copies: what that loses is not counted.
+    #[serde(default)]
+    pub is_in_cluster: bool,
     /// What would help; `null` if nothing has to.
     pub remedy: Option<String>,
 }

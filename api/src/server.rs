@@ -26,6 +26,9 @@ use crate::task_list::Tasks;
 
 /// What the interface asks of the program that serves the pool.
 pub trait Daemon: Send + Sync {
+    /// Gives the pool to another node, and becomes its standby; the machines of the other nodes.
+    fn give_away(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>>;
+
     /// What the listeners of each reactor saw. A reactor that does not answer is left out.
     fn reports(&self) -> BoxFuture<'_, Vec<Report>>;
 

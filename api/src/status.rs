@@ -250,6 +250,7 @@ pub(crate) mod tests {
                 rebuild_seconds: 1,
                 rebuild_bytes_per_second: 200 << 20,
                 is_rebuild_measured: false,
+                is_in_cluster: false,
                 remedy: Some("keep two copies".into()),
             }),
             drives: vec![DriveStatus {

@@ -16,6 +16,7 @@ fn try_estimate(paths: &[&Path]) -> Result<Estimate, EstimateError> {
     let options = Options {
         paths: paths.iter().map(|path| path.to_path_buf()).collect(),
         memory_bytes: 16 << 20,
+        sample_blocks: 0,
     };
     let mut last = None;
     let result = run(&options, &mut |progress| last = Some(progress));

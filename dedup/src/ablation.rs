@@ -19,6 +19,9 @@ pub(crate) enum Broken {
     ForgetPowerLoss,
     /// A flush does not flush the drives (I1).
     FlushJournalOnly,
+    /// The journal says that data are durable which only its next sync makes so (I2). Few stories of the simulation notice:
+    /// `log::flush` has a test of its own.
+    NoteUnsynced,
     /// The store takes changes whose records are not stable in the journal yet, which proves then that
     /// the two are of different moments (a pool that does not open).
     StoreBeforeJournal,

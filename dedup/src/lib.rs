@@ -71,10 +71,10 @@ pub use drive_io::copysets::Copysets;
 pub use drive_io::drive_state::{DriveState, Redundancy};
 pub use drive_io::labels::{PoolLabels, read_label, write_new_label};
 pub use drive_io::layout::check_room;
-pub use engine::{Engine, EngineLocks};
+pub use engine::{Engine, EngineLocks, KnownContents};
 pub use error::{EngineError, ErrorKind, Result};
 pub use io::MAX_COMMAND_BYTES;
-pub use log::labels::described;
+pub use log::labels::{described, is_of_opening};
 pub use metadata::domain::domain_key;
 pub use metadata::settings::SETTINGS_BYTES_MAX;
 pub use metadata::volume::{SNAPSHOTS_MAX, VOLUMES_MAX};
@@ -88,7 +88,8 @@ pub use pool::alerts::{AffectedVolume, HealthState, Reason, Verdict, rfc3339};
 pub use pool::boot::BootId;
 pub use pool::comparisons::VerifyStatus;
 pub use pool::config::{
-    BOUNCE_BYTES_MIN, Blocking, EngineConfig, EngineParts, METADATA_CACHE_BYTES_MIN,
+    BATCH_BLOCKS_MAX, BOUNCE_BYTES_MIN, Blocking, EngineConfig, EngineParts,
+    METADATA_CACHE_BYTES_MIN,
 };
 pub use pool::damage_list::{DamageStatus, DamagedRange};
 pub use pool::finding::CheckFinding;

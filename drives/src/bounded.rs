@@ -389,6 +389,33 @@ impl Drive for BoundedDrive {
         })
     }
 
+    fn write_flushing<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        let (drive, extents) = (self.inner.clone(), extents.to_vec());
+        let (pool, len) = (buffer.pool(), buffer.len());
+        Box::pin(async move {
+            let permit = match self.admit(buffer.capacity()).await {
+                Ok(permit) => permit,
+                Err(error) => return (Err(error), buffer),
+            };
+            let write = Box::pin(async move {
+                let written = drive.write_flushing(buffer, &extents).await;
+                drop(permit);
+                written
+            });
+            let is_in_doubt = |(result, _): &Transferred| is_result_in_doubt(result);
+            let written = self.within(FLUSH_FACTOR, Duration::ZERO, write, is_in_doubt);
+            match written.await {
+                Ok(written) => written,
+                // The drive has the buffer: who asked gets another one, which holds anything.
+                Err(error) => (Err(error), pool.alloc(len).await),
+            }
+        })
+    }
+
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         let drive = self.inner.clone();
         let mut flush: LocalBoxFuture<'static, _> = Box::pin(async move { drive.flush().await });

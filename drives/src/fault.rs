@@ -188,6 +188,19 @@ impl FaultDrive {
         }
     }
 
+    /// A flush that happens at once; false if the power is cut.
+    #[must_use]
+    pub fn flush_now(&self) -> bool {
+        let mut state = self.state();
+        if state.off {
+            return false;
+        }
+        for (block, write) in state.completed() {
+            state.make_durable(block, write);
+        }
+        true
+    }
+
     /// Flips a bit of each sector of the block, unseen: what was read and flushed before does not
     /// help.
     pub fn corrupt(&self, block: u64) {

@@ -73,6 +73,17 @@ impl Drive for FrontDrive {
         }
     }
 
+    fn write_flushing<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        match check_transfer(self, &buffer, extents) {
+            Ok(()) => self.inner.write_flushing(buffer, extents),
+            Err(error) => Box::pin(std::future::ready((Err(error), buffer))),
+        }
+    }
+
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         self.inner.flush()
     }

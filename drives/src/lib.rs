@@ -129,6 +129,25 @@ pub trait Drive: Send + Sync {
     /// Makes every write that completed before this call survive a power loss.
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>>;
 
+    /// Writes all extents from the buffer, as [`write`](Drive::write), and flushes: when it has completed, they and every write that
+    /// completed before this call survive a power loss, and no block of the extents is there without all of those, whenever power
+    /// is lost. A drive that can do so does it in one step.
+    fn write_flushing<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        Box::pin(async move {
+            if let Err(error) = self.flush().await {
+                return (Err(error), buffer);
+            }
+            match self.write(buffer, extents).await {
+                (Ok(()), buffer) => (self.flush().await, buffer),
+                failed => failed,
+            }
+        })
+    }
+
     /// Says that nobody needs these blocks: reading them gives anything (zeros, where space is given
     /// back) until they are written again. A drive that cannot give space back succeeds and does
     /// nothing.

@@ -3,6 +3,7 @@
 //! The drives are no part of it: their paths in the copy are absolute, so that the folder can be opened as the
 //! pool it was made of. It is made under another name, and gets its own when it is whole.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -47,6 +48,12 @@ impl PoolDir {
     }
 }
 
+fn with(name: &OsStr, end: &str) -> OsString {
+    let mut name = name.to_os_string();
+    name.push(end);
+    name
+}
+
 fn not_there(target: &Path, what: &str) -> MetaError {
     MetaError::Invalid(format!("{}: {what}: name a new folder", target.display()))
 }
@@ -74,9 +81,21 @@ impl BackupFolder {
                 });
             }
         }
-        let mut unfinished = name.to_os_string();
-        unfinished.push(".unfinished");
-        let dir = parent.join(unfinished);
+        Self::begin_at(target, parent.join(with(name, ".unfinished")), identity)
+    }
+
+    /// The same, of a folder that may be there: it has to be gone, or empty, when this one is finished.
+    ///
+    /// # Errors
+    /// As of [`begin`](Self::begin).
+    pub(crate) fn begin_ahead(target: &Path, identity: PoolIdentity) -> Result<Self, MetaError> {
+        let (Some(name), Some(parent)) = (target.file_name(), target.parent()) else {
+            return Err(not_there(target, "that is no name of a folder"));
+        };
+        Self::begin_at(target, parent.join(with(name, ".ahead")), identity)
+    }
+
+    fn begin_at(target: &Path, dir: PathBuf, identity: PoolIdentity) -> Result<Self, MetaError> {
         // What an interrupted backup left, if that is what it is.
         if dir.join(MARK).exists() {
             fs::remove_dir_all(&dir)
@@ -96,6 +115,18 @@ impl BackupFolder {
         };
         write_new(&folder.parts.identity, &folder.identity.to_text()?)?;
         Ok(folder)
+    }
+
+    /// Gives it another identity.
+    ///
+    /// # Errors
+    /// [`MetaError::NoSpace`] and [`MetaError::Io`].
+    pub(crate) fn set_identity(&mut self, identity: PoolIdentity) -> Result<(), MetaError> {
+        let path = &self.parts.identity;
+        fs::remove_file(path).map_err(|error| MetaError::io(path, "remove the file", error))?;
+        write_new(path, &identity.to_text()?)?;
+        self.identity = identity;
+        Ok(())
     }
 
     /// Where the copy of the store is to be made; nothing is there.

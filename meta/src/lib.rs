@@ -72,8 +72,8 @@ pub use label::{
     PlaceKind,
 };
 pub use on_drives::{
-    Importable, JournalOnDrives, MayBeOlder, MemoryArea, MetadataArea, MetadataOnDrives,
-    OnDrivesState, PendingIo, StoreOnDrives, metadata_blocks,
+    Ahead, Followed, Importable, JournalOnDrives, MayBeOlder, MemoryArea, MetadataArea,
+    MetadataOnDrives, OnDrivesState, PendingIo, StoreOnDrives, metadata_blocks,
 };
 pub use pool::{JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolPaths, PoolSpec};
 pub use record::{

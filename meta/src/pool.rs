@@ -258,6 +258,14 @@ impl PoolDir {
         PoolPaths::new(dir).identity.exists()
     }
 
+    /// What the pool in a folder is, which a daemon may have open.
+    ///
+    /// # Errors
+    /// There is none, or what says so is damaged.
+    pub fn read_identity(dir: &Path) -> Result<PoolIdentity, MetaError> {
+        read_identity(&PoolPaths::new(dir).identity)
+    }
+
     /// Where its parts are.
     pub fn paths(&self) -> &PoolPaths {
         &self.paths

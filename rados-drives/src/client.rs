@@ -55,6 +55,8 @@ pub(crate) enum Change<'a> {
     Expect(&'a str, &'a [u8]),
     /// An attribute.
     Set(&'a str, &'a [u8]),
+    /// All data.
+    Replace(&'a [u8]),
     /// Data at a byte.
     Write(u64, &'a [u8]),
     /// So many bytes at a byte become zeros.
@@ -91,6 +93,9 @@ pub(crate) trait Client: Send + Sync {
 
     /// The same, and waits.
     fn change_now(&self, object: &str, changes: &[Change<'_>]) -> Result<(), Errno>;
+
+    /// As [`Client::read`], and waits.
+    fn read_now(&self, object: &str, at: u64, len: usize) -> Result<Vec<u8>, Errno>;
 
     /// An attribute, of at most 4096 bytes.
     fn attribute(&self, object: &str, name: &str) -> Result<Vec<u8>, Errno>;

@@ -5,6 +5,9 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// How long the end of the process waits.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(5);
+
 static UNDER_WAY: Mutex<usize> = Mutex::new(0);
 static CHANGED: Condvar = Condvar::new();
 

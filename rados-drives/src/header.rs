@@ -4,6 +4,11 @@
 //! |---|---|
 //! | `onefold.size` | the drive's bytes, as a decimal number |
 //! | `onefold.owner` | [`Owner`] |
+//! | `onefold.revision` | which description of the pool the object's data are |
+//! | `onefold.deferred` | which objects may have deferred writes, see the room `deferred` |
+//!
+//! The header's data are what the owner says of the pool, for nodes that wait for it; only the program knows what it means. Each
+//! of these nodes, and the owner, has the lock of one of a few objects that are named after its number.
 //!
 //! The data are in objects of [`OBJECT_BYTES`], named after the drive and their number; what is not there is zeros. An object
 //! takes the room of what was written to it.
@@ -24,6 +29,10 @@ pub(crate) const DRIVE_BYTES_MAX: u64 = 1 << 60;
 
 pub(crate) const SIZE: &str = "onefold.size";
 pub(crate) const OWNER: &str = "onefold.owner";
+pub(crate) const REVISION: &str = "onefold.revision";
+
+/// Bytes of a description at most: OSDs refuse a write of more than 90 MB (`osd_max_write_size`).
+pub(crate) const DESCRIPTION_BYTES_MAX: usize = 64 << 20;
 
 /// Addresses of an owner at most: a client has two.
 const ADDRESSES_MAX: usize = 8;
@@ -31,6 +40,11 @@ const ADDRESSES_MAX: usize = 8;
 /// The name of the object with the header.
 pub(crate) fn header_of(drive: &str) -> String {
     format!("onefold.{drive}.header")
+}
+
+/// The name of the object whose lock a node with that number has.
+pub(crate) fn node_of(drive: &str, number: u16) -> String {
+    format!("onefold.{drive}.node.{number}")
 }
 
 /// The name of an object with data.
@@ -101,6 +115,18 @@ impl Process {
         }
     }
 
+    /// The one that a text names.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let process = Self {
+            node: words.next()?.to_owned(),
+            world: words.next()?.to_owned(),
+            pid: words.next()?.parse().ok()?,
+            started: words.next()?.parse().ok()?,
+        };
+        words.next().is_none().then_some(process)
+    }
+
     /// What became of it, seen from this process.
     pub(crate) fn seen(&self) -> Seen {
         let own = Self::own();
@@ -164,19 +190,11 @@ impl FromStr for Tenant {
     type Err = NotSo;
 
     fn from_str(text: &str) -> Result<Self, NotSo> {
-        let mut words = text.split(' ');
-        let mut next = || words.next().ok_or(NotSo);
-        let pool = next()?.parse().map_err(|_| NotSo)?;
-        let process = Process {
-            node: next()?.to_owned(),
-            world: next()?.to_owned(),
-            pid: next()?.parse().map_err(|_| NotSo)?,
-            started: next()?.parse().map_err(|_| NotSo)?,
-        };
-        match words.next() {
-            None => Ok(Self { pool, process }),
-            Some(_) => Err(NotSo),
-        }
+        let (pool, process) = text.split_once(' ').ok_or(NotSo)?;
+        Ok(Self {
+            pool: pool.parse().map_err(|_| NotSo)?,
+            process: Process::parse(process).ok_or(NotSo)?,
+        })
     }
 }
 
@@ -192,11 +210,17 @@ pub(crate) struct Owner {
     pub(crate) tenant: Tenant,
     /// How its client is shut out. None: it left, and nothing of it was under way.
     pub(crate) addresses: Vec<String>,
+    /// There may be deferred writes that are not in place. A program that knows of none takes such an owner for a damaged one.
+    pub(crate) may_defer: bool,
 }
+
+/// Behind the epoch.
+const MAY_DEFER: &str = " defers";
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n{}", self.epoch, self.tenant)?;
+        let may_defer = if self.may_defer { MAY_DEFER } else { "" };
+        write!(f, "{}{may_defer}\n{}", self.epoch, self.tenant)?;
         let mut addresses = self.addresses.iter();
         addresses.try_for_each(|address| write!(f, "\n{address}"))
     }
@@ -207,7 +231,12 @@ impl Owner {
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut lines = text.split('\n');
-        let epoch = lines.next()?.parse().ok()?;
+        let first = lines.next()?;
+        let (epoch, may_defer) = match first.strip_suffix(MAY_DEFER) {
+            Some(epoch) => (epoch, true),
+            None => (first, false),
+        };
+        let epoch = epoch.parse().ok()?;
         let tenant = lines.next()?.parse().ok()?;
         let addresses: Vec<String> = lines.map(str::to_owned).collect();
         let is_sound =
@@ -216,6 +245,7 @@ impl Owner {
             epoch,
             tenant,
             addresses,
+            may_defer,
         })
     }
 }
@@ -228,15 +258,18 @@ mod tests {
 
     #[test]
     fn an_owner_is_read_as_it_was_written() {
-        let owner = Owner {
-            epoch: 7,
-            tenant: Tenant {
-                pool: Uuid::from_u128(3),
-                process: Process::own(),
-            },
-            addresses: vec!["10.0.0.1:0/3".to_owned(), "10.0.0.1:0/4".to_owned()],
-        };
-        assert_eq!(Owner::parse(owner.to_string().as_bytes()), Some(owner));
+        for may_defer in [false, true] {
+            let owner = Owner {
+                epoch: 7,
+                tenant: Tenant {
+                    pool: Uuid::from_u128(3),
+                    process: Process::own(),
+                },
+                addresses: vec!["10.0.0.1:0/3".to_owned(), "10.0.0.1:0/4".to_owned()],
+                may_defer,
+            };
+            assert_eq!(Owner::parse(owner.to_string().as_bytes()), Some(owner));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub struct Limits {
     pub connect: Duration,
     /// How long a command may take. What takes longer is in doubt.
     pub command: Duration,
-    /// How long an owner that does not answer is taken for alive.
+    /// How long an owner that does not answer is taken for alive: what it writes on the drive's lock.
     pub lease: Duration,
     /// How much longer than a lease who takes a drive waits for its end.
     pub grace: Duration,
@@ -19,12 +19,12 @@ pub struct Limits {
 
 impl Default for Limits {
     /// 10 s for the monitors; two minutes for a command, because a cluster that lost an OSD needs about half of one before it
-    /// goes on (`osd_heartbeat_grace`, 20 s, and peering); a lease of 5 s, and 1 s more.
+    /// goes on (`osd_heartbeat_grace`, 20 s, and peering); a lease of 1.5 s, and 1 s more.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
             command: Duration::from_secs(120),
-            lease: Duration::from_secs(5),
+            lease: Duration::from_millis(1500),
             grace: Duration::from_secs(1),
         }
     }

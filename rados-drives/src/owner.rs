@@ -9,19 +9,18 @@
 //! Guarantees: a drive is taken from a living owner only by force; who owned it last is shut out before the header names the next
 //! one, unless it left with nothing under way; of two that take it at the same time one does.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use reactor::sync::Semaphore;
 
 use crate::client::{Change, Client, Errno};
-use crate::ending::Ending;
 use crate::header::{OWNER, Owner, SIZE, Seen, Tenant};
+use crate::renewer::Kept;
 
 /// A lease is renewed so many times while it lasts.
-const RENEWALS: u32 = 3;
+const RENEWALS: u32 = 4;
 
 /// How a drive is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +145,7 @@ fn become_owner(client: &dyn Client, wanted: &Wanted<'_>) -> Result<Owner, NotTa
         epoch: last.map_or(1, |last| last.epoch.saturating_add(1)),
         tenant: wanted.tenant.clone(),
         addresses: own.to_vec(),
+        may_defer: true,
     };
     replace(client, wanted.header, &before, &next)?;
     Ok(next)
@@ -167,57 +167,7 @@ fn changed(changed: Result<(), Errno>) -> Result<(), NotTaken> {
     })
 }
 
-/// How a renewer ends.
-#[derive(Debug)]
-enum Order {
-    GoOn,
-    /// Give the lock up.
-    Leave(Ending),
-    /// Another client has it now.
-    Stop,
-}
-
-type Orders = Arc<(Mutex<Order>, Condvar)>;
-
-/// A thread that renews the lease of an owner. Dropping it gives the drive up, which the thread does by itself.
-#[derive(Debug)]
-pub(crate) struct Renewer(Orders);
-
-impl Renewer {
-    /// # Errors
-    /// The system has no thread for it.
-    pub(crate) fn start(lease: Lease) -> std::io::Result<Self> {
-        let orders: Orders = Arc::new((Mutex::new(Order::GoOn), Condvar::new()));
-        let of_thread = orders.clone();
-        thread::Builder::new()
-            .name("rados lease".to_owned())
-            .spawn(move || lease.keep(&of_thread))?;
-        Ok(Self(orders))
-    }
-
-    /// Ends the thread without giving the drive up: another client has the lock.
-    pub(crate) fn stop(self) {
-        self.order(Order::Stop);
-    }
-
-    /// The first order counts.
-    fn order(&self, order: Order) {
-        let (current, changed) = &*self.0;
-        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Order::GoOn = *current {
-            *current = order;
-        }
-        changed.notify_all();
-    }
-}
-
-impl Drop for Renewer {
-    fn drop(&mut self) {
-        self.order(Order::Leave(Ending::begin()));
-    }
-}
-
-/// What is renewed.
+/// The lease of an owner, which a [`Renewer`](crate::renewer::Renewer) keeps.
 pub(crate) struct Lease {
     pub(crate) header: String,
     pub(crate) duration: Duration,
@@ -227,56 +177,48 @@ pub(crate) struct Lease {
     pub(crate) is_in_doubt: Arc<AtomicBool>,
     pub(crate) client: Arc<dyn Client>,
     pub(crate) owner: Owner,
+    /// The next owner has to look for deferred writes.
+    pub(crate) has_logged: Arc<AtomicBool>,
+    /// The last renewal did.
+    pub(crate) has_failed: bool,
     /// Told when somebody else has the drive.
     pub(crate) lost: Box<dyn Fn(Errno) + Send>,
 }
 
-impl Lease {
-    fn keep(&self, orders: &Orders) {
-        let (order, changed) = &**orders;
+impl Kept for Lease {
+    fn period(&self) -> Duration {
+        self.duration / RENEWALS
+    }
+
+    fn renew(&mut self) {
         let cookie = self.owner.tenant.to_string();
-        let mut has_failed = false;
-        loop {
-            let current = order.lock().unwrap_or_else(PoisonError::into_inner);
-            let pause = self.duration / RENEWALS;
-            let goes_on = |order: &mut Order| matches!(order, Order::GoOn);
-            let waiting = changed.wait_timeout_while(current, pause, goes_on);
-            let (mut current, _) = waiting.unwrap_or_else(PoisonError::into_inner);
-            if !goes_on(&mut current) {
-                let order = std::mem::replace(&mut *current, Order::Stop);
-                drop(current);
-                if let Order::Leave(ending) = order {
-                    self.leave(&cookie);
-                    drop(ending);
-                }
-                return;
+        match self.client.lock(&self.header, &cookie, self.duration) {
+            Ok(()) => self.has_failed = false,
+            Err(error @ (Errno::SHUT_OUT | Errno::BUSY)) => {
+                (self.lost)(error);
             }
-            drop(current);
-            match self.client.lock(&self.header, &cookie, self.duration) {
-                Ok(()) => has_failed = false,
-                Err(error @ (Errno::SHUT_OUT | Errno::BUSY)) => {
-                    (self.lost)(error);
-                }
-                Err(error) if !has_failed => {
-                    has_failed = true;
-                    tracing::warn!(drive = self.header, %error, "the lease on the drive is not renewed");
-                }
-                Err(_) => {}
+            Err(error) if !self.has_failed => {
+                self.has_failed = true;
+                tracing::warn!(drive = self.header, %error, "the lease on the drive is not renewed");
             }
+            Err(_) => {}
         }
     }
 
     /// Gives the lock up. If nothing is under way any more, the next owner need not shut this client out.
-    fn leave(&self, cookie: &str) {
+    fn leave(&mut self) {
         let is_under_way = self.room.free() < self.room.total();
         if !is_under_way && !self.is_in_doubt.load(Ordering::Acquire) {
             let left = Owner {
                 addresses: Vec::new(),
+                may_defer: self.has_logged.load(Ordering::Acquire),
                 ..self.owner.clone()
             };
             let before = self.owner.to_string();
             let _ = replace(&*self.client, &self.header, before.as_bytes(), &left);
         }
-        let _ = self.client.unlock(&self.header, cookie);
+        let _ = self
+            .client
+            .unlock(&self.header, &self.owner.tenant.to_string());
     }
 }

@@ -11,9 +11,11 @@ use reactor::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::client::{Client, Cluster, Errno, Refusal, Times};
+use crate::deferred::{Deferred, NotRecovered, recover};
 use crate::header::{DRIVE_BYTES_MAX, Process, SIZE, Tenant, header_of, parse_size};
 use crate::options::{Claim, Limits, OnTakenOver, OpenOptions};
-use crate::owner::{Lease, NotTaken, Renewer, Take, Wanted, take};
+use crate::owner::{Lease, NotTaken, Take, Wanted, take};
+use crate::renewer::Renewer;
 
 /// Bytes of transfers in flight.
 pub(crate) const ROOM_BYTES: usize = 64 << 20;
@@ -47,6 +49,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Something that ended may still happen.
     pub(crate) is_in_doubt: Arc<AtomicBool>,
+    pub(crate) deferred: Deferred,
     /// Held by who becomes the owner, or fences.
     claiming: futures_util::lock::Mutex<()>,
 }
@@ -91,9 +94,7 @@ impl Shared {
         let opened: Result<_, Refusal> = opened.await;
         let error = |kind, text: String| DriveError::new(kind, &name, text);
         let (client, size) = opened.map_err(|refusal| error(refusal.kind, refusal.text))?;
-        let caps = format!(
-            "let client.{user} do it: `ceph auth caps client.{user} mon 'profile rbd' osd 'allow rwx pool={pool}'`"
-        );
+        let caps = caps_of(&user, &pool);
         let size = match size {
             Ok(size) => Some(size),
             Err(error) if error.is_missing() => None,
@@ -134,6 +135,7 @@ impl Shared {
                 ..State::default()
             }),
             is_in_doubt: Arc::default(),
+            deferred: Deferred::default(),
             claiming: futures_util::lock::Mutex::default(),
         }))
     }
@@ -305,6 +307,14 @@ impl Shared {
             epoch = owner.epoch,
             "the drive is this process's now"
         );
+        if how != Take::Own
+            && let Err(error) = self.recover(&client).await
+        {
+            let (header, cookie) = (self.header.clone(), tenant.to_string());
+            // Best effort: it ends by itself.
+            let _ = reactor::unblock(move || client.unlock(&header, &cookie)).await;
+            return Err(error);
+        }
         let (drive, lost) = (Arc::downgrade(self), client.clone());
         let renewer = Renewer::start(Lease {
             header: self.header.clone(),
@@ -313,6 +323,8 @@ impl Shared {
             is_in_doubt: self.is_in_doubt.clone(),
             client: client.clone(),
             owner,
+            has_logged: self.deferred.has_logged.clone(),
+            has_failed: false,
             lost: Box::new(move |error| {
                 if let Some(drive) = drive.upgrade() {
                     drive.check_taken_over(&lost, error);
@@ -331,6 +343,35 @@ impl Shared {
             before.stop();
         }
         Ok(())
+    }
+
+    /// Puts in place what an earlier owner has deferred.
+    async fn recover(&self, client: &Arc<dyn Client>) -> Result<(), DriveError> {
+        let (client, drive, header) = (client.clone(), self.drive.clone(), self.header.clone());
+        let blocks = self.blocks;
+        let recovered = reactor::unblock(move || recover(&*client, &drive, &header, blocks));
+        match recovered.await {
+            Ok(recovered) => {
+                if recovered.blocks > 0 {
+                    tracing::info!(
+                        drive = self.name,
+                        blocks = recovered.blocks,
+                        "what the last owner deferred is in place"
+                    );
+                }
+                self.deferred.go_on(recovered);
+                Ok(())
+            }
+            Err(NotRecovered::Failed(errno)) => {
+                Err(self.error(ErrorKind::Io, told(errno, &self.caps, &self.limits)))
+            }
+            Err(NotRecovered::Damaged(text)) => {
+                let text = format!(
+                    "{text}, so writes that were acknowledged are lost: look for damage of the cluster (`ceph health detail`), and                      restore the pool from a backup if there is no remedy"
+                );
+                Err(self.error(ErrorKind::Truncated, text))
+            }
+        }
     }
 
     fn not_taken(&self, error: NotTaken) -> DriveError {
@@ -372,15 +413,22 @@ impl Drop for Shared {
     }
 }
 
-fn times(limits: &Limits) -> Times {
+pub(crate) fn times(limits: &Limits) -> Times {
     Times {
         connect: limits.connect,
         command: limits.command,
     }
 }
 
+/// What to do for a user that may not do something.
+pub(crate) fn caps_of(user: &str, pool: &str) -> String {
+    format!(
+        "let client.{user} do it: `ceph auth caps client.{user} mon 'profile rbd' osd 'allow rwx pool={pool}'`"
+    )
+}
+
 /// What an error number means, with the remedy.
-fn told(errno: Errno, caps: &str, limits: &Limits) -> String {
+pub(crate) fn told(errno: Errno, caps: &str, limits: &Limits) -> String {
     match errno {
         Errno::NO_SPACE => {
             "the cluster is full: add OSDs, or remove something (`ceph df`)".to_owned()

@@ -4,6 +4,8 @@
 //! transfer are in flight at the same time; a transfer ends when all of them have; what a fence interrupted is done again by
 //! the next client.
 
+use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, DriveError, Extent, Part, Transferred, runs_of_one};
@@ -26,7 +28,7 @@ const PLAIN_BYTES: usize = BLOCK_BYTES;
 
 /// Bytes that follow each other in an object, and where they are in the caller's buffers.
 #[derive(Debug, PartialEq, Eq)]
-struct Run {
+pub(crate) struct Run {
     at: u64,
     len: usize,
     parts: Vec<Part>,
@@ -34,14 +36,36 @@ struct Run {
 
 /// What one operation moves: runs of one object.
 #[derive(Debug, PartialEq, Eq)]
-struct Operation {
-    object: u64,
-    bytes: usize,
+pub(crate) struct Operation {
+    pub(crate) object: u64,
+    pub(crate) bytes: usize,
     runs: Vec<Run>,
 }
 
+impl Operation {
+    /// What it writes, of these buffers: each write of an operation costs the cluster something, and a copy of what lies in several
+    /// places less.
+    pub(crate) fn gather<'a, B: Deref<Target = [u8]>>(
+        &self,
+        buffers: &'a [B],
+    ) -> Vec<(u64, Cow<'a, [u8]>)> {
+        let bytes_of = |part: &Part| &buffers[part.buffer][part.offset..part.offset + part.len];
+        let gather = |run: &Run| match &run.parts[..] {
+            [part] => (run.at, Cow::Borrowed(bytes_of(part))),
+            parts => {
+                let parts: Vec<&[u8]> = parts.iter().map(bytes_of).collect();
+                (run.at, Cow::Owned(parts.concat()))
+            }
+        };
+        self.runs.iter().map(gather).collect()
+    }
+}
+
 /// Cuts what is to be moved into operations. `is_one_run`: of one run each, as reads have it.
-fn operations(moved: impl Iterator<Item = (u64, Part)>, is_one_run: bool) -> Vec<Operation> {
+pub(crate) fn operations(
+    moved: impl Iterator<Item = (u64, Part)>,
+    is_one_run: bool,
+) -> Vec<Operation> {
     let mut all: Vec<Operation> = Vec::new();
     for (mut byte, mut part) in moved {
         while part.len > 0 {
@@ -91,7 +115,7 @@ fn operations(moved: impl Iterator<Item = (u64, Part)>, is_one_run: bool) -> Vec
 }
 
 /// Does one operation, again if a fence interrupted it.
-async fn run<T>(
+pub(crate) async fn run<T>(
     shared: &Shared,
     bytes: usize,
     begin: impl Fn(&dyn Client, Permit) -> Pending<T>,
@@ -130,6 +154,8 @@ pub(crate) async fn read(
     mut buffer: Buffer,
     extents: &[Extent],
 ) -> Transferred {
+    // The cluster is asked for what is in memory too: it refuses an owner whose time is over.
+    let overlay = shared.deferred.overlay(extents);
     let operations = operations(runs_of_one(extents), true);
     let reading = operations.iter().map(|operation| async move {
         let name = object_of(&shared.drive, operation.object);
@@ -155,35 +181,30 @@ pub(crate) async fn read(
         }
     })
     .await;
+    overlay.put(&mut buffer);
     (result, buffer)
 }
 
-pub(crate) async fn write(
+pub(crate) async fn write<B: Deref<Target = [u8]>>(
     shared: &Arc<Shared>,
-    buffers: &[Buffer],
+    buffers: &[B],
     moved: impl Iterator<Item = (u64, Part)>,
 ) -> Result<(), DriveError> {
-    let operations = operations(moved, false);
+    write_operations(shared, buffers, &operations(moved, false)).await
+}
+
+/// The same, of what was cut already.
+pub(crate) async fn write_operations<B: Deref<Target = [u8]>>(
+    shared: &Arc<Shared>,
+    buffers: &[B],
+    operations: &[Operation],
+) -> Result<(), DriveError> {
     let writing = operations.iter().map(|operation| async move {
         let name = object_of(&shared.drive, operation.object);
-        let bytes_of = |part: &Part| &buffers[part.buffer][part.offset..part.offset + part.len];
         let begin = |client: &dyn Client, room| {
-            // Each write of an operation costs the cluster something, and a copy of what lies in several places less.
-            let gather = |run: &Run| match &run.parts[..] {
-                [_] => Vec::new(),
-                parts => parts.iter().map(bytes_of).collect::<Vec<_>>().concat(),
-            };
-            let gathered: Vec<Vec<u8>> = operation.runs.iter().map(gather).collect();
-            let changes: Vec<Change<'_>> = operation
-                .runs
-                .iter()
-                .zip(&gathered)
-                .map(|(run, gathered)| match &run.parts[..] {
-                    [part] => Change::Write(run.at, bytes_of(part)),
-                    _ => Change::Write(run.at, gathered),
-                })
-                .collect();
-            client.change(&name, &changes, room)
+            let gathered = operation.gather(buffers);
+            let changes = gathered.iter().map(|(at, data)| Change::Write(*at, data));
+            client.change(&name, &changes.collect::<Vec<_>>(), room)
         };
         let written = run(shared, operation.bytes, begin).await?;
         written.map_err(|error| shared.failed(error, true))
@@ -207,7 +228,7 @@ pub(crate) async fn discard(
         let begins = object * OBJECT_BYTES;
         let (from, to) = (first.max(begins), end.min(begins + OBJECT_BYTES));
         let change = match to - from {
-            OBJECT_BYTES => Change::Remove,
+            OBJECT_BYTES if !shared.deferred.keeps(object).await => Change::Remove,
             bytes => Change::Zero(from - begins, bytes),
         };
         let begin = |client: &dyn Client, room| client.change(&name, &[change], room);

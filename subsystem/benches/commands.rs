@@ -26,7 +26,7 @@ use reactor::Buffer;
 use subsystem::limits::Limits;
 use subsystem::queue::Queue;
 use subsystem::serve::serve_queue;
-use subsystem::target::{Target, TargetParts};
+use subsystem::target::{Pool, Target, TargetParts};
 use uuid::Uuid;
 
 /// Commands of a measurement.
@@ -244,7 +244,7 @@ async fn connect(target: &Arc<Target>, qid: u16, cntlid: u16) -> (Treadmill, u16
 async fn measure() {
     let engine = engine().await;
     let target = Target::open(TargetParts {
-        engine: engine.clone(),
+        pool: Pool::Here(engine.clone()),
         pool_uuid: Uuid::from_u128(1),
         is_new_pool: true,
         listeners_by_default: false,

@@ -11,7 +11,7 @@
 //! | [`controller`] | subsystems with their controllers, features, events |
 //! | [`auth`] | who a host is |
 //! | [`reservation`], [`catalog`] | which hosts may do what with a volume; how the target is configured |
-//! | [`queue`], [`limits`], [`figures`], `counters`, [`latency`], [`throttle`], [`errors`] | what all of them use |
+//! | [`queue`], [`limits`], [`describe`], [`figures`], `counters`, [`latency`], [`throttle`], [`errors`] | what all of them use |
 //!
 //! Hosts reach it through [`queue::Queue`], whatever carries their commands; volumes are the engine's.
 //! It knows no HTTP and no command line.
@@ -27,6 +27,7 @@ mod commands;
 mod connected_queue;
 pub mod controller;
 mod counters;
+pub mod describe;
 pub mod errors;
 pub mod figures;
 pub mod latency;

@@ -5,9 +5,59 @@ use std::time::Duration;
 
 use fabric::Transport;
 
+/// The largest controller identifier that a controller may have; FFF0h and above are reserved (Base 2.0, figure 275).
+const CNTLID_MAX: u16 = 0xffef;
+
+/// Nodes that can offer the same subsystems at a time: each has identifiers of its own for its controllers.
+pub const NODES_MAX: u16 = 16;
+
+/// The identifiers that a node gives its controllers. A host that is attached to several nodes refuses a second controller
+/// with an identifier that it knows (Linux, `drivers/nvme/host/core.c`, `nvme_validate_cntlid`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControllerIds {
+    /// The lowest.
+    pub first: u16,
+    /// The highest.
+    pub last: u16,
+}
+
+impl ControllerIds {
+    /// Those of a node that is alone.
+    pub const ALL: Self = Self {
+        first: 1,
+        last: CNTLID_MAX,
+    };
+
+    /// Those of one of [`NODES_MAX`] nodes, counted from 0.
+    #[must_use]
+    pub fn of_node(number: u16) -> Self {
+        let each = CNTLID_MAX / NODES_MAX;
+        let first = 1 + number.min(NODES_MAX - 1) * each;
+        Self {
+            first,
+            last: first + each - 1,
+        }
+    }
+
+    /// The one that comes after another; the first one after the last.
+    pub(crate) fn after(self, id: u16) -> u16 {
+        match (self.first..self.last).contains(&id) {
+            true => id + 1,
+            false => self.first,
+        }
+    }
+
+    /// One of them, by a random number.
+    pub(crate) fn any(self, random: u16) -> u16 {
+        self.first + random % (self.last - self.first + 1)
+    }
+}
+
 /// Bounds on hosts, as they are announced and enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Identifiers of controllers.
+    pub controller_ids: ControllerIds,
     /// Controllers of one subsystem at a time.
     pub controllers: usize,
     /// I/O queues of one controller.
@@ -60,6 +110,7 @@ pub struct QueueLimits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            controller_ids: ControllerIds::ALL,
             controllers: 1024,
             io_queues: 128,
             mdts: 8,
@@ -124,5 +175,36 @@ pub(crate) fn tell_of_fewer_queues(descriptors: u64, io_queues: u16) {
             "a host asks for more than {io_queues} I/O queues, which is what {descriptors} open files leave for each; \
              LimitNOFILE= of a systemd unit or `ulimit -Hn` allows more, `serve --io-queues` sets a number"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_nodes_give_a_controller_the_same_identifier() {
+        let nodes: Vec<_> = (0..NODES_MAX).map(ControllerIds::of_node).collect();
+        for (node, next) in nodes.iter().zip(&nodes[1..]) {
+            assert!(node.first < node.last && node.last < next.first);
+        }
+        assert!(nodes[0].first >= 1 && nodes[usize::from(NODES_MAX) - 1].last <= CNTLID_MAX);
+    }
+
+    #[test]
+    fn a_node_uses_each_of_its_identifiers_before_one_comes_again() {
+        let ids = ControllerIds::of_node(3);
+        let mut id = ids.any(u16::MAX);
+        let begin = id;
+        let mut count = 0;
+        loop {
+            id = ids.after(id);
+            assert!((ids.first..=ids.last).contains(&id));
+            count += 1;
+            if id == begin {
+                break;
+            }
+        }
+        assert_eq!(count, ids.last - ids.first + 1);
     }
 }

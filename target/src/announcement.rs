@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use fabric::{TlsMode, Transport, TransportAddress};
+use fabric::{Scheme, TlsMode, Transport, TransportAddress};
 use subsystem::catalog::Catalog;
 
 use crate::listeners::port_of;
@@ -35,7 +35,21 @@ pub(crate) struct Place {
     pub(crate) host: IpAddr,
     pub(crate) port: u16,
     /// By TLS alone.
-    by_tls: bool,
+    pub(crate) by_tls: bool,
+}
+
+impl Place {
+    /// As `--listen` has it.
+    pub(crate) fn address(&self) -> TransportAddress {
+        TransportAddress {
+            scheme: match self.transport {
+                Transport::Rdma => Scheme::Rdma,
+                Transport::Tcp => Scheme::Tcp,
+            },
+            host: self.host,
+            port: self.port,
+        }
+    }
 }
 
 /// Where other machines reach these listeners: of one on all addresses, each address of this machine.

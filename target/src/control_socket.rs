@@ -76,9 +76,14 @@ pub(crate) fn bind(pool: &Path, group: Option<&Group>) -> Result<ApiSocket, Fail
 
 /// The socket that systemd made for the API (`onefold.socket`), if it made one: sd_listen_fds(3).
 fn given() -> Result<Option<UnixListener>, Failure> {
-    ListenFd::from_env()
-        .take_unix_listener(0)
-        .map_err(|error| unusable(&error))
+    let taken = ListenFd::from_env().take_unix_listener(0);
+    let Some(taken) = taken.map_err(|error| unusable(&error))? else {
+        return Ok(None);
+    };
+    let given = taken.try_clone().map_err(|error| unusable(&error));
+    // Its number stays open: a standby asks for it once more when it has the pool.
+    std::mem::forget(taken);
+    given.map(Some)
 }
 
 fn unusable(error: &std::io::Error) -> Failure {

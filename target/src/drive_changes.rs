@@ -13,9 +13,10 @@ use reactor::BufferPool;
 use subsystem::errors::Failure;
 
 use crate::errors::{of_drive, of_meta};
+use crate::known_drive::KnownDrive;
 use crate::new_drive::{MadeFiles, NewDrive, check_one_home, label_of, open_named};
 use crate::opened_drive::OpenedDrive;
-use crate::pool::{KnownDrive, LABEL_BUFFER_BYTES, Serving, canonical, own_drives};
+use crate::pool::{LABEL_BUFFER_BYTES, Serving, canonical, own_drives};
 
 /// Adds a drive to a pool in service: a file or a block device that holds nothing yet, or whatever it holds
 /// if that is forced. Blocks for some moments: not for a reactor that serves hosts.

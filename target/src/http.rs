@@ -74,16 +74,16 @@ impl Http {
         }
     }
 
+    /// The daemon serves no hosts, for this reason.
+    pub(crate) fn waiting(&self, why: &str) {
+        if let Some(running) = &self.0 {
+            running.stage.wait(why);
+        }
+    }
+
     /// What a reload replaces.
     pub(crate) fn certificate(&self) -> Option<Certificate> {
         self.0.as_ref()?.certificate.clone()
-    }
-
-    /// The daemon stops.
-    pub(crate) fn stopping(&self) {
-        if let Some(running) = &self.0 {
-            running.stage.wait("the daemon stops");
-        }
     }
 
     /// Listens no longer.

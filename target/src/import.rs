@@ -10,7 +10,9 @@ use std::time::Duration;
 use dedup::ErrorKind;
 use drives::{Drive, DriveError, OpenOptions};
 use fabric_drives::Claim;
-use meta::{Importable, Label, MayBeOlder, MetadataArea, PoolDir, PoolIdentity};
+use meta::{
+    Ahead, DriveSpec, Importable, Label, MayBeOlder, MetadataArea, Opening, PoolDir, PoolIdentity,
+};
 use reactor::ReactorThread;
 use subsystem::errors::Failure;
 use uuid::Uuid;
@@ -19,7 +21,7 @@ use crate::errors::{of_drive, of_meta};
 use crate::labels;
 use crate::lingering::outlast_by;
 use crate::metadata::{AreaOfDrive, Patience, start_reactor};
-use crate::opened_drive::OpenedDrive;
+use crate::opened_drive::{ClaimedDrives, OpenedDrive, is_in_cluster};
 use crate::options::drive_path;
 use crate::pool::check_named_once;
 
@@ -31,8 +33,8 @@ struct Named {
     path: PathBuf,
     drive: Arc<dyn Drive>,
     label: Label,
-    /// No other machine writes to it any more.
-    is_fenced: bool,
+    /// The same, if no other machine writes to it any more.
+    claimed: Option<OpenedDrive>,
 }
 
 /// What was made.
@@ -45,6 +47,8 @@ pub(crate) struct Imported {
     pub(crate) drives: Vec<PathBuf>,
     /// Where drives of the pool were that were not named.
     pub(crate) missing: Vec<PathBuf>,
+    /// Those that are this process's as long as this lives.
+    pub(crate) claimed: ClaimedDrives,
 }
 
 /// Makes the folder `target` of the metadata on these drives. `force` is the pool's name, for one that may be older than what
@@ -57,28 +61,231 @@ pub(crate) fn import(
     target: &Path,
     force: Option<&str>,
 ) -> Result<Imported, Failure> {
-    if PoolDir::exists(target) {
-        return Err(Failure::invalid(format!(
+    check_free(target)?;
+    Source::claim(paths, force)?.import(target, None)
+}
+
+fn check_free(target: &Path) -> Result<(), Failure> {
+    match PoolDir::exists(target) {
+        false => Ok(()),
+        true => Err(Failure::invalid(format!(
             "'{}' holds a pool: name a new folder with --pool",
             target.display()
-        )));
+        ))),
     }
-    let target = std::path::absolute(target)
-        .map_err(|error| Failure::invalid(format!("'{}' is no path: {error}", target.display())))?;
-    let reactor = start_reactor()?;
-    let named = open_all(&reactor, paths, force)?;
-    let pool = pool_of(&named)?;
-    let areas: Vec<_> = named.iter().filter_map(|one| one.area(&reactor)).collect();
-    let found = Importable::look(pool, &areas).map_err(of_meta)?;
-    check_owner(&found, &named, force)?;
-    let (identity, missing) = with_paths(found.identity(), &named)?;
-    let dir = found.write(&target, &identity).map_err(of_meta)?;
-    Ok(Imported {
-        dir,
-        uuid: pool,
-        drives: named.iter().map(|one| one.path.clone()).collect(),
-        missing,
-    })
+}
+
+/// Drives of a pool that its folder is made of. Those in a cluster are this process's.
+pub(crate) struct Source {
+    reactor: ReactorThread,
+    pool: Uuid,
+    named: Vec<Named>,
+    force: Option<String>,
+}
+
+impl Source {
+    /// Opens the drives, and takes those in a cluster. `force` as of [`import`]. Blocks.
+    ///
+    /// # Errors
+    /// Names the drive that cannot be used, and the remedy.
+    pub(crate) fn claim(paths: &[PathBuf], force: Option<&str>) -> Result<Self, Failure> {
+        let reactor = start_reactor()?;
+        let named = open_all(&reactor, paths, force)?;
+        Ok(Self {
+            pool: pool_of(&named)?,
+            reactor,
+            named,
+            force: force.map(str::to_owned),
+        })
+    }
+
+    /// The last opening that the labels know.
+    pub(crate) fn newest_opening(&self) -> Option<&Opening> {
+        let openings = self.named.iter();
+        let openings = openings.filter_map(|one| one.label.opening.as_ref());
+        openings.max_by_key(|opening| opening.epoch)
+    }
+
+    /// Makes the folder `target`. What was made `ahead` of it, for that folder, is not read again. Blocks.
+    ///
+    /// # Errors
+    /// As of [`import`].
+    pub(crate) fn import(
+        mut self,
+        target: &Path,
+        ahead: Option<Ahead>,
+    ) -> Result<Imported, Failure> {
+        check_free(target)?;
+        let target = std::path::absolute(target).map_err(|error| {
+            Failure::invalid(format!("'{}' is no path: {error}", target.display()))
+        })?;
+        let found = self.look(ahead.as_ref())?;
+        pool_of(&self.named)?;
+        self.check_owner(&found)?;
+        let (identity, missing) = with_paths(found.identity(), &self.named)?;
+        let of_ahead = ahead.and_then(|ahead| match found.write_behind(ahead, &identity) {
+            Ok(dir) => {
+                tracing::info!("the pool's folder is what was prepared of it, and the rest");
+                Some(dir)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what was made of the metadata ahead cannot be used: all is read anew");
+                None
+            }
+        });
+        let dir = match of_ahead {
+            Some(dir) => dir,
+            None => found.write(&target, &identity).map_err(of_meta)?,
+        };
+        Ok(Imported {
+            dir,
+            uuid: self.pool,
+            drives: self.named.iter().map(|one| one.path.clone()).collect(),
+            missing,
+            claimed: self.into_drives(),
+        })
+    }
+
+    /// Reads the metadata, also of drives in a cluster that were not named.
+    fn look(&mut self, ahead: Option<&Ahead>) -> Result<Importable, Failure> {
+        loop {
+            let areas = areas_of(&self.named, &self.reactor);
+            let found = Importable::look_behind(self.pool, &areas, ahead).map_err(of_meta)?;
+            let others = others_in_cluster(found.identity(), &self.named);
+            if others.is_empty() {
+                return Ok(found);
+            }
+            match open_all(&self.reactor, &others, self.force.as_deref()) {
+                Ok(others) => self.named.extend(others),
+                // Whoever forces it may have lost one.
+                Err(failure) if self.force.is_some() => {
+                    tracing::warn!(%failure, "another drive of the pool is left out");
+                    return Ok(found);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// What was claimed, for who opens the pool.
+    pub(crate) fn into_drives(self) -> ClaimedDrives {
+        let mut claimed = ClaimedDrives::default();
+        for one in self.named {
+            if let Some(drive) = one.claimed {
+                claimed.add(one.label.drive.drive, drive);
+            }
+        }
+        claimed
+    }
+
+    /// Refuses what may be older than what another machine or a missing drive has, unless that is forced with the pool's name.
+    fn check_owner(&self, found: &Importable) -> Result<(), Failure> {
+        let Some(newest) = self.newest_opening() else {
+            return Ok(());
+        };
+        let name = &newest.pool_name;
+        if let Some(force) = &self.force {
+            if force == name {
+                return Ok(());
+            }
+            return Err(Failure::invalid(format!(
+                "--force names the pool '{force}', and the drives are of the pool '{name}'"
+            )));
+        }
+        let uname = rustix::system::uname();
+        match found.check_newest(newest, &uname.nodename().to_string_lossy()) {
+            Ok(()) => Ok(()),
+            Err(MayBeOlder::Missing(index)) => {
+                let drive = found.identity().drives.get(usize::from(index));
+                let path = drive.map_or_else(String::new, |drive| drive.path.display().to_string());
+                Err(Failure::invalid(format!(
+                    "drive number {} of the pool ('{path}') was not named, and may hold newer metadata: name it too; if it is lost, \
+                 import without it: --force {name}",
+                    u32::from(index) + 1
+                )))
+            }
+            // That machine has nothing newer: it cannot write any more, and was refused before it could be told that it had.
+            Err(MayBeOlder::Open(_)) if self.named.iter().all(|one| one.claimed.is_some()) => {
+                Ok(())
+            }
+            Err(MayBeOlder::Open(machine)) => Err(Failure::unavailable(format!(
+                "the machine '{machine}' opened the pool last and did not close it: it may have it open; stop the pool there, or, if \
+             that machine is gone for good, import it all the same: --force {name}"
+            ))),
+        }
+    }
+}
+
+/// Drives of a pool that another machine has, to be read.
+pub(crate) struct ReadOnly {
+    pub(crate) pool: Uuid,
+    /// What holds the pool's metadata, each with the index of its drive.
+    pub(crate) areas: Vec<(u16, Arc<dyn MetadataArea>)>,
+    _reactor: ReactorThread,
+}
+
+impl ReadOnly {
+    /// Opens them. Blocks.
+    ///
+    /// # Errors
+    /// A drive cannot be read, or is none of a pool.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
+        let reactor = start_reactor()?;
+        let mut named: Vec<Named> = Vec::new();
+        let mut others = paths.to_vec();
+        while !others.is_empty() {
+            for path in others {
+                named.push(Named::to_read(&reactor, path)?);
+            }
+            let areas = areas_of(&named, &reactor);
+            let found = Importable::look(pool_of(&named)?, &areas).map_err(of_meta)?;
+            others = others_in_cluster(found.identity(), &named);
+        }
+        Ok(Self {
+            pool: pool_of(&named)?,
+            areas: areas_of(&named, &reactor),
+            _reactor: reactor,
+        })
+    }
+}
+
+/// What holds metadata of these drives.
+fn areas_of(named: &[Named], reactor: &ReactorThread) -> Vec<(u16, Arc<dyn MetadataArea>)> {
+    named.iter().filter_map(|one| one.area(reactor)).collect()
+}
+
+/// Where drives of the pool are that were not named, and that every node reaches: they may have been added since the first ones
+/// were named.
+fn others_in_cluster(identity: &PoolIdentity, named: &[Named]) -> Vec<PathBuf> {
+    let is_known = |drive: &DriveSpec| {
+        let is_it = |one: &Named| one.label.drive.drive == drive.uuid || one.path == drive.path;
+        named.iter().any(is_it)
+    };
+    let drives = identity.drives.iter();
+    let others = drives.filter(|drive| !drive.is_removed && is_in_cluster(&drive.path));
+    let others = others.filter(|drive| !is_known(drive));
+    others.map(|drive| drive.path.clone()).collect()
+}
+
+/// Opens a drive that another machine may have, and reads its label. Blocks.
+fn open_to_read(
+    reactor: &ReactorThread,
+    path: &Path,
+) -> Result<(Arc<dyn Drive>, Option<Label>), Failure> {
+    let path = path.to_owned();
+    let buffers = reactor.handle().buffers().clone();
+    let reading = reactor.handle().spawn(move || async move {
+        let options = OpenOptions {
+            create_bytes: None,
+            expected_blocks: None,
+        };
+        let drive = OpenedDrive::open(&path, &options).await.map_err(of_drive)?;
+        let label = labels::found(drive.drive(), &buffers).await?;
+        Ok::<_, Failure>((drive.into_whole(), label))
+    });
+    reading
+        .wait()
+        .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?
 }
 
 /// Opens the drives, so that no other process has them meanwhile, and reads their labels.
@@ -106,24 +313,26 @@ fn open_all(
             let drive = outlast_by(is_taken, open, reactor::sleep)
                 .await
                 .map_err(of_drive)?;
-            let label = labels::found(drive.drive(), &buffers).await?;
-            let is_fenced = drive.fences_others();
-            if let Some(label) = label.as_ref().filter(|_| is_fenced) {
+            let mut label = labels::found(drive.drive(), &buffers).await?;
+            if let Some(before) = label.as_ref().filter(|_| drive.fences_others()) {
                 // Nobody loses a drive to somebody who meant another pool.
-                let name = label.opening.as_ref().map(|opening| &opening.pool_name);
+                let name = before.opening.as_ref().map(|opening| &opening.pool_name);
                 let claim = match force.is_some() && name == force.as_ref() {
                     true => Claim::Forced,
                     false => Claim::Again,
                 };
-                let claimed = drive.claim(label.drive.pool, claim).await;
+                let claimed = drive.claim(before.drive.pool, claim).await;
                 claimed.map_err(of_drive)?;
+                // Another machine may have had it until then.
+                label = labels::found(drive.drive(), &buffers).await?;
             }
-            Ok::<_, Failure>((drive.into_whole(), label, is_fenced))
+            let claimed = drive.share();
+            Ok::<_, Failure>((drive.into_whole(), label, claimed))
         });
         let opened = opening
             .wait()
             .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?;
-        let (drive, label, is_fenced) = opened.map_err(|mut failure| {
+        let (drive, label, claimed) = opened.map_err(|mut failure| {
             if failure.kind == ErrorKind::Unavailable {
                 failure.message += " (a pool that is served needs no import)";
             }
@@ -149,13 +358,30 @@ fn open_all(
             path,
             drive,
             label,
-            is_fenced,
+            claimed,
         });
     }
     Ok(named)
 }
 
 impl Named {
+    /// A drive that another machine may have.
+    fn to_read(reactor: &ReactorThread, path: PathBuf) -> Result<Self, Failure> {
+        let (drive, label) = open_to_read(reactor, &path)?;
+        let Some(label) = label else {
+            return Err(Failure::invalid(format!(
+                "'{}' is no drive of a pool",
+                path.display()
+            )));
+        };
+        Ok(Self {
+            path,
+            drive,
+            label,
+            claimed: None,
+        })
+    }
+
     /// What is behind the engine's part of the drive.
     fn area(&self, reactor: &ReactorThread) -> Option<(u16, Arc<dyn MetadataArea>)> {
         let first_block = self.label.drive.blocks;
@@ -165,7 +391,8 @@ impl Named {
             first_block,
             blocks,
             left: None,
-            waits_for_room: false,
+            is_in_cluster: false,
+            flushes_data: false,
         };
         (blocks > 0).then(|| {
             (
@@ -188,42 +415,6 @@ fn pool_of(named: &[Named]) -> Result<Uuid, Failure> {
             "'{}' is a drive of the pool {pool}, and '{}' one of the pool {found}: name the drives of one pool",
             first.path.display(),
             other.path.display()
-        ))),
-    }
-}
-
-/// Refuses what may be older than what another machine or a missing drive has, unless that is forced with the pool's name.
-fn check_owner(found: &Importable, named: &[Named], force: Option<&str>) -> Result<(), Failure> {
-    let openings = named.iter().filter_map(|one| one.label.opening.as_ref());
-    let Some(newest) = openings.max_by_key(|opening| opening.epoch) else {
-        return Ok(());
-    };
-    let name = &newest.pool_name;
-    if let Some(force) = force {
-        if force == name {
-            return Ok(());
-        }
-        return Err(Failure::invalid(format!(
-            "--force names the pool '{force}', and the drives are of the pool '{name}'"
-        )));
-    }
-    let uname = rustix::system::uname();
-    match found.check_newest(newest, &uname.nodename().to_string_lossy()) {
-        Ok(()) => Ok(()),
-        Err(MayBeOlder::Missing(index)) => {
-            let drive = found.identity().drives.get(usize::from(index));
-            let path = drive.map_or_else(String::new, |drive| drive.path.display().to_string());
-            Err(Failure::invalid(format!(
-                "drive number {} of the pool ('{path}') was not named, and may hold newer metadata: name it too; if it is lost, \
-                 import without it: --force {name}",
-                u32::from(index) + 1
-            )))
-        }
-        // That machine has nothing newer: it cannot write any more, and was refused before it could be told that it had.
-        Err(MayBeOlder::Open(_)) if named.iter().all(|one| one.is_fenced) => Ok(()),
-        Err(MayBeOlder::Open(machine)) => Err(Failure::unavailable(format!(
-            "the machine '{machine}' opened the pool last and did not close it: it may have it open; stop the pool there, or, if \
-             that machine is gone for good, import it all the same: --force {name}"
         ))),
     }
 }

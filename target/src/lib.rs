@@ -4,10 +4,11 @@
 //! |---|---|
 //! | [`cli`] | the command line, one file for each noun |
 //! | [`serve`] | `onefold serve`: the daemon, from its start to its end |
+//! | `nodes`, `standby`, `again` | several nodes that offer one pool: what they say, how one takes it over, how one that lost it comes back |
 //! | `serve_sled` | `onefold sled serve`: raw drives, from the start to the end |
 //! | `listen`, `listeners`, `mdns` | where hosts come in, on every reactor |
 //! | `http`, `control_socket` | where administrators come in |
-//! | [`pool`], `new_drive`, `opened_drive`, `metadata`, `import`, `room` | a pool, opened or made, its drives, and its metadata on them |
+//! | [`pool`], `new_drive`, `known_drive`, `opened_drive`, `metadata`, `import`, `room` | a pool, opened or made, its drives, and its metadata on them |
 //! | [`plan`], `reliability` | how often a pool loses data: the model, and a pool in service by it |
 //! | `drive_changes`, `drive_watch`, `drive_return`, `drive_health` | drives that come and go, fail, and tell that they will |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod again;
 mod announcement;
 pub mod cli;
 pub mod config;
@@ -37,6 +39,7 @@ mod exports;
 mod http;
 mod images;
 mod import;
+mod known_drive;
 mod labels;
 mod lingering;
 mod listen;
@@ -47,12 +50,14 @@ mod mdns;
 mod measured_drive;
 mod metadata;
 mod new_drive;
+mod nodes;
 mod notify;
 mod opened_drive;
 pub mod options;
 mod output;
 pub mod plan;
 pub mod pool;
+mod preparing;
 mod recorder;
 mod records;
 mod reliability;
@@ -61,5 +66,6 @@ pub mod serve;
 mod serve_sled;
 mod signals;
 pub mod size;
+mod standby;
 mod telemetry;
 pub mod time;

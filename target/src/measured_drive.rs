@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use drives::{Drive, OpenOptions};
+use fabric_drives::Claim;
 use subsystem::errors::Failure;
+use uuid::Uuid;
 
 use crate::errors::of_drive;
 use crate::new_drive::check_unneeded;
@@ -32,6 +34,11 @@ impl MeasuredDrive {
             let reactor = reactor::current();
             let reactor = reactor.ok_or_else(|| Failure::unavailable("there is no reactor"))?;
             check_unneeded(&drive, path, reactor.buffers()).await?;
+            if drive.fences_others() {
+                // It takes writes of nobody else, and of nobody without that.
+                let claimed = drive.claim(Uuid::new_v4(), Claim::First).await;
+                claimed.map_err(of_drive)?;
+            }
         }
         Ok(Self {
             socket: socket_of(path),

@@ -7,7 +7,7 @@
 //! - Areas have a reactor of their own, from the first of them on: nothing here runs on one that serves hosts, and a pool
 //!   without areas has no memory registered for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,10 +32,14 @@ const TRANSFER_BLOCKS: usize = 256;
 /// Bytes of that memory that one area has at the same time: one that hangs leaves the others theirs.
 const IN_FLIGHT_BYTES: usize = 4 << 20;
 
+/// Transfers of one read that are on their way at the same time.
+const READS_MAX: usize = IN_FLIGHT_BYTES / (TRANSFER_BLOCKS * BLOCK_BYTES);
+
 /// How many times as long a drive may take that nobody can stand in for.
 const ONLY_DRIVE_FACTOR: u32 = 30;
 
-/// How long metadata wait for room on a drive that has all that another node would need, and how often they ask for it.
+/// How long metadata wait for room on a drive that has all that another node would need, or for its answer, and how often they ask
+/// for room.
 const ROOM_MAX: Duration = Duration::from_secs(600);
 const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
@@ -51,8 +55,11 @@ pub(crate) struct AreaOfDrive {
     pub(crate) blocks: u64,
     /// What the device was left with by the engine, which has the rest of it.
     pub(crate) left: Option<Arc<Left>>,
-    /// Whether a write waits where there is no room, instead of failing: nothing else has what it holds.
-    pub(crate) waits_for_room: bool,
+    /// Whether it is in a cluster: nothing else has what it holds, so a write waits where there is no room; and the cluster may stand
+    /// still for longer than any other drive, which the drive itself gives a bound.
+    pub(crate) is_in_cluster: bool,
+    /// Whether the drive has data in memory that a write of metadata takes along ([`Drive::write_flushing`]).
+    pub(crate) flushes_data: bool,
 }
 
 /// How long to wait for an area.
@@ -84,6 +91,7 @@ impl AreaOfDrive {
     /// The area, on that reactor.
     pub(crate) fn on(self, reactor: &Handle, patience: Patience) -> Arc<dyn MetadataArea> {
         let (answer_max, left) = match patience {
+            _ if self.is_in_cluster => (ROOM_MAX, Arc::default()),
             Patience::Short(answer_max) => (answer_max, self.left.unwrap_or_default()),
             Patience::Long(answer_max) => (answer_max, Arc::default()),
         };
@@ -99,7 +107,8 @@ impl AreaOfDrive {
             drive: Arc::new(drive),
             first_block: self.first_block,
             blocks: self.blocks,
-            waits_for_room: self.waits_for_room,
+            is_in_cluster: self.is_in_cluster,
+            flushes_data: self.flushes_data,
             reactor: reactor.clone(),
         })
     }
@@ -110,7 +119,8 @@ struct Area {
     drive: Arc<BoundedDrive>,
     first_block: u64,
     blocks: u64,
-    waits_for_room: bool,
+    is_in_cluster: bool,
+    flushes_data: bool,
     reactor: Handle,
 }
 
@@ -184,27 +194,55 @@ impl MetadataArea for Area {
     }
 
     fn read(&self, block: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let mut rest = bytes;
-        for (block, blocks) in self.transfers(block, rest.len())? {
-            let (part, others) = rest.split_at_mut(blocks * BLOCK_BYTES);
+        let begin = |(block, blocks): (u64, usize)| {
             let read = self.begin(move |drive, buffers| async move {
                 let buffer = buffers.alloc(blocks * BLOCK_BYTES).await;
                 let extents = [extent(block, blocks)];
                 let (result, buffer) = drive.read_or_leave(buffer, &extents).await?;
                 result.map(|()| buffer)
             });
-            part.copy_from_slice(&read()?[..blocks * BLOCK_BYTES]);
+            (blocks * BLOCK_BYTES, read)
+        };
+        let transfers = self.transfers(block, bytes.len())?;
+        let mut begun: VecDeque<_> = VecDeque::with_capacity(READS_MAX);
+        let (mut rest, mut next) = (bytes, transfers.into_iter());
+        loop {
+            let more = READS_MAX - begun.len();
+            begun.extend(next.by_ref().take(more).map(begin));
+            let Some((len, read)) = begun.pop_front() else {
+                return Ok(());
+            };
+            let (part, others) = rest.split_at_mut(len);
+            part.copy_from_slice(&read()?[..len]);
             rest = others;
         }
-        Ok(())
     }
 
     fn write(&self, block: u64, bytes: Arc<Vec<u8>>) -> PendingIo {
+        self.begin_write(block, bytes, false)
+    }
+
+    fn flush(&self) -> PendingIo {
+        let flush = |drive: Arc<BoundedDrive>, _| async move { drive.flush().await };
+        PendingIo::new(self.begin(flush))
+    }
+
+    fn flushes_data(&self) -> bool {
+        self.flushes_data
+    }
+
+    fn write_with_data(&self, block: u64, bytes: Arc<Vec<u8>>) -> PendingIo {
+        self.begin_write(block, bytes, true)
+    }
+}
+
+impl Area {
+    fn begin_write(&self, block: u64, bytes: Arc<Vec<u8>>, flushes: bool) -> PendingIo {
         let transfers = match self.transfers(block, bytes.len()) {
             Ok(transfers) => transfers,
             Err(error) => return PendingIo::new(move || Err(error)),
         };
-        let waits_for_room = self.waits_for_room;
+        let is_in_cluster = self.is_in_cluster;
         let started = self.begin(move |drive, buffers| async move {
             let mut at = 0;
             for (block, blocks) in transfers {
@@ -215,11 +253,14 @@ impl MetadataArea for Area {
                 let deadline = reactor::now() + ROOM_MAX;
                 let mut is_told = false;
                 loop {
-                    let (result, back) = drive.write(buffer, &extents).await;
+                    let (result, back) = match flushes {
+                        true => drive.write_flushing(buffer, &extents).await,
+                        false => drive.write(buffer, &extents).await,
+                    };
                     buffer = back;
                     match result {
                         Err(error)
-                            if waits_for_room
+                            if is_in_cluster
                                 && error.kind() == ErrorKind::NoSpace
                                 && reactor::now() < deadline =>
                         {
@@ -236,11 +277,6 @@ impl MetadataArea for Area {
             Ok(())
         });
         PendingIo::new(started)
-    }
-
-    fn flush(&self) -> PendingIo {
-        let flush = |drive: Arc<BoundedDrive>, _| async move { drive.flush().await };
-        PendingIo::new(self.begin(flush))
     }
 }
 
@@ -433,7 +469,8 @@ mod tests {
             first_block: 50,
             blocks: 50,
             left: Some(left.clone()),
-            waits_for_room: false,
+            is_in_cluster: false,
+            flushes_data: false,
         };
         area.on(&reactor.handle(), Patience::Short(LIMIT))
     }
@@ -515,7 +552,8 @@ mod tests {
             first_block: 0,
             blocks: 50,
             left: Some(left.clone()),
-            waits_for_room: false,
+            is_in_cluster: false,
+            flushes_data: false,
         };
         let other = other.on(&reactor.handle(), Patience::Short(LIMIT));
         let only = AreaOfDrive {
@@ -523,16 +561,29 @@ mod tests {
             first_block: 50,
             blocks: 50,
             left: Some(left),
-            waits_for_room: false,
+            is_in_cluster: false,
+            flushes_data: false,
         };
         let only = only.on(&reactor.handle(), Patience::Long(Duration::from_secs(3600)));
+        // A cluster stands still now and then, and says itself what takes too long.
+        let in_cluster = AreaOfDrive {
+            drive: slow.clone(),
+            first_block: 0,
+            blocks: 50,
+            left: None,
+            is_in_cluster: true,
+            flushes_data: false,
+        };
+        let in_cluster = in_cluster.on(&reactor.handle(), Patience::Short(LIMIT));
         slow.holds_back.store(true, Ordering::Relaxed);
+        let write_in_cluster = in_cluster.write(1, block(3));
         other.write(0, block(1)).wait().expect_err("it hangs");
         let write = only.write(0, block(2));
-        while slow.asked() < 2 {
+        while slow.asked() < 3 {
             std::thread::yield_now();
         }
         slow.holds_back.store(false, Ordering::Relaxed);
         write.wait().expect("it answered in the end");
+        write_in_cluster.wait().expect("it answered in the end");
     }
 }

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use drives::{
-    BlockingDrive, Content, Drive, DriveError, ErrorKind, FileDrive, FrontDrive, OpenOptions,
-    PassthroughDrive, block_device_of, content_of, wipe_signatures,
+    BLOCK_BYTES, BlockingDrive, Content, Drive, DriveError, ErrorKind, FileDrive, FrontDrive,
+    OpenOptions, PassthroughDrive, block_device_of, content_of, wipe_signatures,
 };
 use fabric_drives::{Claim, KeyFolder, RemoteAddress, RemoteDrive};
-use meta::DriveSpec;
+use meta::{DriveSpec, LABEL_AREA_BYTES};
 use nvme::Nqn;
 use rados_drives::{RadosAddress, RadosDrive};
 use uuid::Uuid;
 use vhost_drives::{SocketAddress, VhostDrive};
 
-use crate::exit::exit_code;
+use crate::again::end_without_drive;
 use crate::metadata::AreaOfDrive;
 
 /// Where a machine's NVMe host name is, of the package nvme-cli: the kernel's host side uses it too.
@@ -47,7 +47,7 @@ pub(crate) enum OpenedDrive {
     /// A device of a vhost-user-blk server.
     Vhost(VhostDrive),
     /// Objects of a Ceph cluster.
-    Rados(RadosDrive),
+    Rados(Arc<RadosDrive>),
 }
 
 /// The socket of the vhost-user-blk server that a path names, if it names one.
@@ -95,7 +95,8 @@ impl OpenedDrive {
                     on_taken_over: Some(Arc::new(end_without_drive)),
                     ..rados_drives::OpenOptions::default()
                 };
-                RadosDrive::open(address, in_cluster).await.map(Self::Rados)
+                let drive = RadosDrive::open(address, in_cluster).await?;
+                Ok(Self::Rados(Arc::new(drive)))
             }
         }
     }
@@ -107,7 +108,7 @@ impl OpenedDrive {
             Self::Passthrough(drive) => drive,
             Self::Remote(drive) => drive,
             Self::Vhost(drive) => drive,
-            Self::Rados(drive) => drive,
+            Self::Rados(drive) => &**drive,
         }
     }
 
@@ -118,13 +119,23 @@ impl OpenedDrive {
             Self::Passthrough(drive) => Arc::new(drive),
             Self::Remote(drive) => Arc::new(drive),
             Self::Vhost(drive) => Arc::new(drive),
-            Self::Rados(drive) => Arc::new(drive),
+            Self::Rados(drive) => drive,
+        }
+    }
+
+    /// If it is in a cluster: small writes of data go along with the journal, which is on this drive alone.
+    pub(crate) fn defer_writes(&self, spec: &DriveSpec) {
+        if let Self::Rados(drive) = self
+            && spec.metadata_blocks > 0
+        {
+            drive.defer_writes(LABEL_AREA_BYTES / BLOCK_BYTES as u64..spec.blocks);
         }
     }
 
     /// As a drive of the engine, and what is kept for metadata behind that.
     pub(crate) fn into_parts(self, spec: &DriveSpec) -> (Arc<dyn Drive>, Option<AreaOfDrive>) {
-        let waits_for_room = self.fences_others();
+        let is_in_cluster = self.fences_others();
+        let flushes_data = matches!(&self, Self::Rados(drive) if drive.defers_writes());
         let drive = self.into_whole();
         if spec.metadata_blocks == 0 {
             return (drive, None);
@@ -135,7 +146,8 @@ impl OpenedDrive {
             first_block: spec.blocks,
             blocks: spec.metadata_blocks,
             left: front.left(),
-            waits_for_room,
+            is_in_cluster,
+            flushes_data,
         };
         (Arc::new(front), Some(area))
     }
@@ -209,16 +221,33 @@ impl OpenedDrive {
     pub(crate) fn fences_others(&self) -> bool {
         matches!(self, Self::Rados(_))
     }
+
+    /// A drive in a cluster once more, for what opens the pool next in this process: it need not be claimed anew.
+    pub(crate) fn share(&self) -> Option<Self> {
+        match self {
+            Self::File(_) | Self::Passthrough(_) | Self::Remote(_) | Self::Vhost(_) => None,
+            Self::Rados(drive) => Some(Self::Rados(drive.clone())),
+        }
+    }
 }
 
-/// Another process has a drive of this one. What hosts are told from here on may be wrong, so they are told nothing more: their
-/// connections break, and they look for the pool elsewhere.
-fn end_without_drive(drive: &str) {
-    tracing::error!(
-        drive,
-        "this process ends now, because the pool is another one's: nothing that was acknowledged is lost"
-    );
-    std::process::exit(exit_code(dedup::ErrorKind::Unavailable).into());
+/// Drives that this process has claimed for a pool before it opens it, by the UUIDs of their labels. No other node can take them
+/// meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimedDrives(Vec<(Uuid, OpenedDrive)>);
+
+impl ClaimedDrives {
+    pub(crate) fn add(&mut self, label: Uuid, drive: OpenedDrive) {
+        self.0.push((label, drive));
+    }
+
+    /// The one with that label, if it has at least so many blocks.
+    pub(crate) fn take(&mut self, label: Uuid, blocks: u64) -> Option<OpenedDrive> {
+        let is_it =
+            |(of, drive): &(Uuid, OpenedDrive)| *of == label && drive.drive().blocks() >= blocks;
+        let at = self.0.iter().position(is_it)?;
+        Some(self.0.swap_remove(at).1)
+    }
 }
 
 /// Where a drive is that is no file and no device of this machine.

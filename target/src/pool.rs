@@ -13,14 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::{
-    Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
-    Redundancy, check_room,
+    BATCH_BLOCKS_MAX, Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher,
+    MissingDrives, Redundancy, check_room,
 };
-use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, MemoryDrive, OpenOptions};
-use fabric_drives::Claim;
+use drives::{AbsentDrive, BLOCK_BYTES, Drive, MemoryDrive, OpenOptions};
 use futures_util::lock::Mutex;
 use meta::{
-    Compression, DriveLabel, DriveSpec, FingerprintFunction, JOURNAL_BYTES_DEFAULT, JournalConfig,
+    Compression, DriveSpec, FingerprintFunction, JOURNAL_BYTES_DEFAULT, JournalConfig,
     JournalMedia, JournalOnDrives, LABEL_BYTES, Opening, PoolDir, PoolIdentity, PoolPaths,
     PoolSpec, RocksOptions, SegmentCopy, Store, StoreOnDrives, VerifyPolicy, is_remote_drive,
 };
@@ -29,11 +28,11 @@ use subsystem::errors::Failure;
 use uuid::Uuid;
 
 use crate::errors::{of_drive, of_meta};
+use crate::known_drive::KnownDrive;
 use crate::labels;
-use crate::lingering::outlast_by;
 use crate::metadata::{AreaOfDrive, PoolMetadata};
 use crate::new_drive::{MadeFiles, NewDrive, check_one_home, label_of, open_named, usable_size};
-use crate::opened_drive::{OpenedDrive, is_in_cluster};
+use crate::opened_drive::{ClaimedDrives, OpenedDrive, is_in_cluster};
 use crate::options::{DriveArg, VolumeArg, drive_path};
 
 /// The largest default size of a pool and of its first volume.
@@ -173,6 +172,17 @@ impl OpenPool {
 /// # Errors
 /// Names what is missing, taken or wrong, and the remedy.
 pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
+    open_claimed(request, ClaimedDrives::default()).await
+}
+
+/// The same of a pool that has been claimed.
+///
+/// # Errors
+/// As of [`open`].
+pub(crate) async fn open_claimed(
+    request: &PoolRequest,
+    claimed: ClaimedDrives,
+) -> Result<OpenPool, Failure> {
     let buffers = BufferPool::new(LABEL_BUFFER_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
     let memory = memory_bytes(&request.drives)?;
@@ -186,8 +196,9 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     let Opened { dir, drives, areas } = match memory {
         Some(bytes) => create_in_memory(request, bytes)?,
         None if created => create(request, &buffers).await?,
-        None => open_existing(request, &buffers).await?,
+        None => open_existing(request, claimed, &buffers).await?,
     };
+    let defers = areas.iter().any(|(_, area)| area.flushes_data);
     let folder = dir
         .open_served_store(RocksOptions::default())
         .map_err(of_meta)?;
@@ -216,6 +227,11 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     // The node that goes on with it has what is in the cluster, and no folder.
     let mut of_pool = dir.identity().drives.iter();
     let write_through = of_pool.any(|drive| !drive.is_removed && is_in_cluster(&drive.path));
+    // There an operation costs more than what it moves.
+    let batch_blocks = match write_through {
+        true => BATCH_BLOCKS_MAX,
+        false => EngineConfig::default().batch_blocks,
+    };
     let parts = EngineParts {
         drives,
         journal,
@@ -223,7 +239,8 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         hash_keys: dir.identity().hash_keys.clone(),
         fingerprint: dir.identity().fingerprint,
         blocking: Blocking::Threads,
-        boot: BootId::current(),
+        // What a drive has in memory is lost with the program, as if power were lost.
+        boot: BootId::current().filter(|_| !defers),
         config: EngineConfig {
             fill_warnings: request.warn_at.clone(),
             metadata_cache_bytes: request.metadata_cache_bytes,
@@ -231,6 +248,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             drive_answer_max: request.drive_answer_max,
             hedge_after: request.hedge_after,
             write_through,
+            batch_blocks,
             damage_file: Some(dir.paths().damaged.clone()),
             labels: labels::of_pool(&dir)?,
             copies: request.redundancy.map_or(1, Redundancy::copies),
@@ -409,7 +427,11 @@ struct Opened {
     areas: Vec<(u16, AreaOfDrive)>,
 }
 
-async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, Failure> {
+async fn open_existing(
+    request: &PoolRequest,
+    mut claimed: ClaimedDrives,
+    buffers: &BufferPool,
+) -> Result<Opened, Failure> {
     let dir = PoolDir::open(&request.dir).map_err(of_meta)?;
     let fingerprint = dir.identity().fingerprint;
     if request
@@ -427,8 +449,16 @@ async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Op
             drives.push(Arc::new(AbsentDrive::removed(&spec.path, spec.blocks)));
             continue;
         }
-        match KnownDrive::of(&dir, index)?.open(buffers).await {
-            Ok((_, drive)) => {
+        let known = KnownDrive::of(&dir, index)?;
+        let opened = match claimed.take(spec.uuid, spec.blocks + spec.metadata_blocks) {
+            Some(drive) => known.verify(&drive, buffers).await.map(|()| drive),
+            None => known.open(buffers).await.map(|(_, drive)| drive),
+        };
+        match opened {
+            Ok(drive) => {
+                if dir.identity().drives.len() == 1 {
+                    drive.defer_writes(spec);
+                }
                 let (drive, area) = drive.into_parts(spec);
                 drives.push(drive);
                 areas.extend(area.map(|area| (index, area)));
@@ -462,54 +492,6 @@ fn can_go_without(dir: &PoolDir, unusable: &[(u16, Failure)]) -> bool {
         && rows
             .iter()
             .all(|(_, row)| row.copies().is_empty() || row.copies().iter().any(is_there))
-}
-
-/// A drive of the pool, as it is to be found.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct KnownDrive {
-    pub(crate) path: PathBuf,
-    pub(crate) spec: DriveSpec,
-    label: DriveLabel,
-}
-
-impl KnownDrive {
-    /// The one with that index.
-    ///
-    /// # Errors
-    /// There is none.
-    pub(crate) fn of(dir: &PoolDir, index: u16) -> Result<Self, Failure> {
-        let identity = dir.identity();
-        let spec = identity.drives.get(usize::from(index));
-        let (Some(spec), Some(label)) = (spec, identity.label(index)) else {
-            let text = format!("the pool has no drive number {}", u32::from(index) + 1);
-            return Err(Failure::new(ErrorKind::NotFound, text));
-        };
-        Ok(Self {
-            path: dir.drive_path(index).unwrap_or_else(|| spec.path.clone()),
-            spec: spec.clone(),
-            label,
-        })
-    }
-
-    /// Opens it. Nothing is written to a drive that is not this one.
-    ///
-    /// # Errors
-    /// Names why it cannot be used, and what to do.
-    pub(crate) async fn open(self, buffers: &BufferPool) -> Result<(Self, OpenedDrive), Failure> {
-        let options = OpenOptions {
-            create_bytes: None,
-            expected_blocks: Some(self.spec.blocks + self.spec.metadata_blocks),
-        };
-        let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
-        let open = || OpenedDrive::open(&self.path, &options);
-        let drive = outlast_by(is_taken, open, reactor::sleep)
-            .await
-            .map_err(of_drive)?;
-        labels::verify(drive.drive(), &self.path, &self.label, buffers).await?;
-        let claim = drive.claim(self.label.pool, Claim::Again).await;
-        claim.map_err(of_drive)?;
-        Ok((self, drive))
-    }
 }
 
 /// The error for drives that cannot be used: each with its reason, and the volumes with data on it.
@@ -680,7 +662,11 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     let mut areas = Vec::new();
     let specs = creation.identity().drives.clone();
     for (index, (drive, spec)) in (0u16..).zip(checked.into_iter().zip(&specs)) {
-        let (drive, area) = drive.take(buffers).await?.into_parts(spec);
+        let drive = drive.take(buffers).await?;
+        if specs.len() == 1 {
+            drive.defer_writes(spec);
+        }
+        let (drive, area) = drive.into_parts(spec);
         drives.push(drive);
         areas.extend(area.map(|area| (index, area)));
     }

@@ -1,9 +1,10 @@
 //! What a pool's folder keeps of what happened: its event log and its history.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use api::event_log::EventLog;
-use api::history::History;
+use api::event_log::{self, EventLog};
+use api::history::{self, History};
 
 use crate::pool::OpenPool;
 
@@ -29,4 +30,16 @@ pub(crate) fn history(pool: &OpenPool) -> Arc<History> {
         tracing::warn!(%error, "the pool's history cannot be opened: what comes is lost at the end");
         History::in_memory()
     }))
+}
+
+/// Moves them from one folder to another one of the same pool: they are this node's. What cannot be moved is lost.
+pub(crate) fn move_to(from: &Path, to: &Path) {
+    for name in event_log::FILES.into_iter().chain([history::FILE]) {
+        let (from, to) = (from.join(name), to.join(name));
+        if from.exists()
+            && let Err(error) = std::fs::rename(&from, &to)
+        {
+            tracing::warn!(file = %from.display(), %error, "it is not kept");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! Guarantee: what is not known is what `onefold pool plan` takes for granted, and the figures say so.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use api::reliability::{Reliability, ReliabilityGoal};
@@ -10,6 +11,7 @@ use dedup::{Copysets, DriveState, Engine, PoolStatus, Redundancy};
 use futures_util::lock::Mutex;
 use meta::PoolDir;
 
+use crate::opened_drive::is_in_cluster;
 use crate::plan::{REBUILD_BYTES_DEFAULT, failures_per_year, losses_per_year, possible_copysets};
 
 /// How many spares a pool has.
@@ -52,6 +54,8 @@ struct DriveFacts {
     domain: Option<String>,
     used_bytes: u64,
     capacity_bytes: u64,
+    /// A cluster keeps its copies.
+    is_in_cluster: bool,
 }
 
 impl From<&dedup::DriveStatus> for DriveFacts {
@@ -61,6 +65,7 @@ impl From<&dedup::DriveStatus> for DriveFacts {
             domain: drive.domain.clone(),
             used_bytes: drive.used_bytes,
             capacity_bytes: drive.capacity_bytes,
+            is_in_cluster: is_in_cluster(Path::new(&drive.name)),
         }
     }
 }
@@ -87,7 +92,12 @@ impl Pool {
             _ => 0,
         };
         let rebuild_seconds = self.rebuild_seconds(copies);
-        let losses = |sets: &Copysets| self.losses(goal, sets, replace_seconds + rebuild_seconds);
+        let is_in_cluster =
+            !self.drives.is_empty() && self.drives.iter().all(|it| it.is_in_cluster);
+        let losses = |sets: &Copysets| match is_in_cluster {
+            true => 0.0,
+            false => self.losses(goal, sets, replace_seconds + rebuild_seconds),
+        };
         let of_now = losses(&self.now);
         let is_met = goal.losses_per_year.map(|wanted| of_now <= wanted);
         Reliability {
@@ -101,6 +111,7 @@ impl Pool {
             rebuild_seconds,
             rebuild_bytes_per_second: self.bytes_per_second(),
             is_rebuild_measured: self.measured.is_some(),
+            is_in_cluster,
             remedy: goal
                 .losses_per_year
                 .filter(|_| is_met == Some(false))
@@ -241,6 +252,7 @@ mod tests {
             domain: domain.map(str::to_owned),
             used_bytes: T,
             capacity_bytes: 4 * T,
+            is_in_cluster: false,
         }
     }
 

@@ -9,55 +9,53 @@
 //! - SIGHUP without a terminal (a service's reload) reads the configuration file again, and opens kept listeners that
 //!   could not be served before. A file with a mistake changes nothing.
 
-use std::collections::BTreeMap;
+mod front;
+mod joining;
+mod node;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::drive_health::DriveHealth;
-use api::drives::{AddDrive, DriveChange};
-use api::http::Certificate;
-use api::reliability::{Reliability, ReliabilityGoal};
-use api::{ApiState, Daemon, ExportState, Reloaded};
-use dedup::{ErrorKind, PoolStatus, Redundancy};
-use fabric::{TlsMode, Transport, TransportAddress};
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join_all, select_all};
+use api::ApiState;
+use dedup::ErrorKind;
+use fabric::{Transport, TransportAddress};
+use futures_util::future::{join_all, select_all};
 use futures_util::lock::Mutex;
-use meta::PoolDir;
-use reactor::{PoolConfig, ReactorThread, RemoteJoin};
+use rados_drives::Node;
+use reactor::{JoinError, PoolConfig, ReactorThread};
 use rustix::fs::Mode;
-use subsystem::catalog::{ExportConfig, PortChange, PortConfig};
 use subsystem::errors::Failure;
-use subsystem::figures::Report;
-use subsystem::limits::Limits;
+use subsystem::limits::{ControllerIds, Limits};
 use subsystem::target::record;
-use subsystem::target::{Target, TargetParts};
+use subsystem::target::{Pool, Target, TargetParts};
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
+use crate::again;
 use crate::announcement::{announcement, memory_notice};
-use crate::config::{self, Changes, ReadAgain, Running};
+use crate::config::{ReadAgain, Running};
 use crate::control_socket::{self, Group};
 use crate::descriptors::{self, Asked};
-use crate::drive_changes;
 use crate::drive_health::DriveHealthWatch;
 use crate::drive_watch::DriveWatch;
 use crate::exports::Exports;
-use crate::http::{Http, renew};
-use crate::listen::{self, Everywhere, Wanted, listen_everywhere, live_bounds};
-use crate::listeners::{Listeners, port_of};
-use crate::logging;
+use crate::http::Http;
+use crate::listen::{self, Wanted};
 use crate::machine;
-use crate::mdns::Mdns;
+use crate::nodes::{self, Handover};
 use crate::notify;
 use crate::options::{Buffers, DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::output::print;
-use crate::pool::{self, Create, OpenPool, PoolRequest, Serving};
+use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::recorder;
 use crate::records;
-use crate::reliability::{Spares, reliability};
+use crate::reliability::Spares;
 use crate::signals::{Signals, Told};
 use crate::telemetry::Sending;
+use front::{Front, Listening};
+use joining::Standby;
+use node::NodeInterface;
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
 const CONTROL_BUFFER_BYTES: usize = 8 << 20;
@@ -81,16 +79,35 @@ pub fn run(args: &ServeArgs, read_again: ReadAgain) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|e| internal("cannot start the control runtime", &e))?;
+    if args.join {
+        again::come_back()?;
+    }
     let served = runtime.block_on(serve(Running::new(args.clone(), read_again)));
     recorder::drain();
-    served
+    match served? {
+        Ending::Stopped => Ok(()),
+        Ending::GaveAway => {
+            drop(runtime);
+            // Otherwise its drives seem to have an owner until the leases end.
+            rados_drives::wait_until_given_up();
+            Err(again::start())
+        }
+    }
+}
+
+/// How the daemon ended, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Stopped,
+    /// Another node is to have the pool, and this one is a standby from here on.
+    GaveAway,
 }
 
 fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ErrorKind::Internal, format!("{what}: {error}"))
 }
 
-async fn serve(running: Running) -> Result<(), Failure> {
+async fn serve(running: Running) -> Result<Ending, Failure> {
     let args = running.options();
     let mut signals = Signals::new().map_err(|e| internal("cannot wait for signals", &e))?;
     let control = start_reactor(
@@ -116,7 +133,20 @@ async fn serve(running: Running) -> Result<(), Failure> {
         can_listen?;
     }
     let count = args.reactors.unwrap_or_else(default_reactors);
-    let limits = limits(args, wanted.of(Transport::Tcp).count(), count);
+    let mut limits = limits(args, wanted.of(Transport::Tcp).count(), count);
+    let first = nodes::first_drive(&pool.dir, &pool.drives)?;
+    if args.join && first.is_none() {
+        return Err(Failure::invalid(
+            "--join is for a pool whose drives are in a cluster, which another node reaches too: name them with --drive rados:POOL",
+        ));
+    }
+    let node = match first {
+        Some(first) => Some(nodes::join(first).await?),
+        None => None,
+    };
+    if let Some(node) = &node {
+        limits.controller_ids = ControllerIds::of_node(node.number());
+    }
     // Before drives are opened: their servers get what is shared then.
     let buffers = args.buffer_memory.of_each(args.buffers, count)?;
     let mut data = Vec::new();
@@ -132,6 +162,8 @@ async fn serve(running: Running) -> Result<(), Failure> {
         data: &data,
         http: &http,
         api_group: api_group.as_ref(),
+        node: node.as_ref(),
+        handover: Arc::new(Handover::new(node.clone().filter(|_| args.join))),
     };
     let outcome = serve_on(running, pool, wanted, limits, &around, &mut signals).await;
     http.end().await;
@@ -197,6 +229,9 @@ struct Around<'a> {
     data: &'a [ReactorThread],
     http: &'a Http,
     api_group: Option<&'a Group>,
+    /// This node among others, if there may be others.
+    node: Option<&'a Arc<Node>>,
+    handover: Arc<Handover>,
 }
 
 async fn serve_on(
@@ -206,16 +241,39 @@ async fn serve_on(
     limits: Limits,
     around: &Around<'_>,
     signals: &mut Signals,
-) -> Result<(), Failure> {
+) -> Result<Ending, Failure> {
     let control = &around.control;
-    let opening = control.spawn(move || async move { pool::open(&request).await });
-    let pool = opening
-        .await
-        .map_err(|e| internal("opening the pool", &e))??;
+    let mut front = None;
+    let joined = match around.node.filter(|_| running.options().join) {
+        Some(node) => {
+            let standby = Standby {
+                request: &request,
+                wanted: &wanted,
+                limits,
+                around,
+                node,
+            };
+            let waited = standby.wait(&mut front, signals).await;
+            if !matches!(waited, Ok(Some(_)))
+                && let Some(front) = front.take()
+            {
+                front.end().await;
+            }
+            match waited? {
+                Some(pool) => Some(pool),
+                None => return Ok(Ending::Stopped),
+            }
+        }
+        None => None,
+    };
+    let pool = match joined {
+        Some(pool) => pool,
+        None => open_pool(request, control).await?,
+    };
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
-    let served = serve_pool(wanted, limits, running, &pool, around, signals).await;
+    let served = serve_pool(front, wanted, limits, running, &pool, around, signals).await;
     // However serving ended: what hosts were promised becomes durable.
     let metadata = pool.metadata.clone();
     let closing = control.spawn(move || async move {
@@ -230,10 +288,44 @@ async fn serve_on(
         .map_err(|e| internal("closing the pool", &e))?;
     let _ = maintenance.await;
     fabric::peer_log::end();
-    served?;
+    let ending = served?;
     closed?;
     tracing::info!("stopped cleanly");
-    Ok(())
+    Ok(ending)
+}
+
+/// Why a listener's work ended before the target stopped.
+fn listener_closed(ended: Result<(), JoinError>) -> Failure {
+    match ended {
+        Ok(()) => Failure::unavailable(
+            "a listener closed: the log above says which and why; mend that and start again",
+        ),
+        Err(error) => internal("a data reactor ended", &error),
+    }
+}
+
+async fn open_pool(request: PoolRequest, control: &reactor::Handle) -> Result<OpenPool, Failure> {
+    let opening = control.spawn(move || async move { pool::open(&request).await });
+    let opened = opening.await;
+    opened.map_err(|e| internal("opening the pool", &e))?
+}
+
+/// The target of a pool that is open, or that another node serves.
+fn open_target(
+    (pool, pool_uuid): (Pool, Uuid),
+    is_new_pool: bool,
+    wanted: &Wanted,
+    limits: Limits,
+) -> Result<Arc<Target>, Failure> {
+    Target::open(TargetParts {
+        pool,
+        pool_uuid,
+        is_new_pool,
+        listeners: wanted.addresses.clone(),
+        listeners_by_default: wanted.by_default,
+        listeners_tls: wanted.tls,
+        limits,
+    })
 }
 
 fn pool_request(args: &ServeArgs) -> PoolRequest {
@@ -265,28 +357,33 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
 }
 
 async fn serve_pool(
+    front: Option<Front>,
     wanted: Wanted,
     limits: Limits,
     running: Running,
     pool: &OpenPool,
     around: &Around<'_>,
     signals: &mut Signals,
-) -> Result<(), Failure> {
+) -> Result<Ending, Failure> {
     let Around {
         control,
         data,
         http,
         api_group,
+        ..
     } = around;
-    let target = Target::open(TargetParts {
-        engine: pool.engine.clone(),
-        pool_uuid: pool.uuid,
-        is_new_pool: pool.created,
-        listeners: wanted.addresses.clone(),
-        listeners_by_default: wanted.by_default,
-        listeners_tls: wanted.tls,
-        limits,
-    })?;
+    let (target, listening) = match front {
+        Some(Front { target, listening }) => {
+            // Hosts are attached, and wait.
+            target.take_over(pool.engine.clone()).await?;
+            (target, Some(listening))
+        }
+        None => {
+            let is_new_pool = pool.created;
+            let pool = (Pool::Here(pool.engine.clone()), pool.uuid);
+            (open_target(pool, is_new_pool, &wanted, limits)?, None)
+        }
+    };
     let kept = target.clone();
     let keeping = control.spawn(move || async move { kept.keep().await });
     if let Err(error) = keeping.await.map_err(|e| internal("keeping", &e))? {
@@ -299,24 +396,19 @@ async fn serve_pool(
 
     let events = records::events(pool);
     recorder::begin(events.clone());
-    let catalog = target.catalog();
-    let kept = catalog.ports.values().filter(|port| !port.is_transient);
-    let kept: Vec<_> = kept.map(|port| (port.address, port.tls)).collect();
-    let mut wanted = wanted;
-    if wanted.by_default && !kept.is_empty() {
-        (wanted.addresses, wanted.by_default) = (Vec::new(), false);
-    }
-    let is_kept = |address: &TransportAddress| kept.iter().any(|(kept, _)| kept == address);
-    wanted.addresses.retain(|address| !is_kept(address));
-    let starting = start_listening(&target, wanted, kept, data);
+    let listening = match listening {
+        Some(listening) => listening,
+        None => tokio::select! {
+            opened = Front::open(target.clone(), wanted, around) => opened?.listening,
+            _ = signals.stop() => return Ok(Ending::Stopped),
+        },
+    };
     let Listening {
         bound,
         work,
         listeners,
-    } = tokio::select! {
-        started = starting => started?,
-        _ = signals.stop() => return Ok(()),
-    };
+        _told,
+    } = listening;
 
     let exports = Exports::new(
         target.clone(),
@@ -324,7 +416,9 @@ async fn serve_pool(
         data.iter().map(ReactorThread::handle).collect(),
     );
     let health = DriveHealthWatch::new(pool.engine.clone());
-    let node = Arc::new(Node {
+    let handover = around.handover.clone();
+    let node = Arc::new(NodeInterface {
+        handover: handover.clone(),
         health: health.clone(),
         exports: exports.clone(),
         certificate: http.certificate(),
@@ -387,23 +481,21 @@ async fn serve_pool(
                 }
                 Told::Stop(by) => {
                     tracing::info!("stopping ({by})");
-                    break (Ok(()), first_end.into_inner());
+                    break (Ok(Ending::Stopped), first_end.into_inner());
                 }
             },
+            () = handover.asked() => {
+                tracing::info!("stopping: another node is to have the pool");
+                break (Ok(Ending::GaveAway), first_end.into_inner());
+            }
             (ended, _, others) = &mut first_end => {
                 tracing::info!("stopping");
-                let failure = match ended {
-                    Ok(()) => Failure::unavailable(
-                        "a listener closed: the log above says which and why; mend that and start again",
-                    ),
-                    Err(error) => internal("a data reactor ended", &error),
-                };
-                break (Err(failure), others);
+                break (Err(listener_closed(ended)), others);
             }
         }
     };
     notify::stopping();
-    http.stopping();
+    http.waiting("the daemon stops");
     target.stop();
     exports.stop().await;
     if outcome.is_ok() {
@@ -434,321 +526,4 @@ async fn serve_pool(
     let _ = stop_api.send(());
     let _ = tokio::time::timeout(Duration::from_secs(1), api).await;
     outcome
-}
-
-/// What the control interface asks for.
-struct Node {
-    target: Arc<Target>,
-    pool: Serving,
-    health: DriveHealthWatch,
-    dir: Arc<Mutex<PoolDir>>,
-    spares: Spares,
-    control: reactor::Handle,
-    listeners: Listeners,
-    exports: Arc<Exports>,
-    certificate: Option<Certificate>,
-    running: Mutex<Running>,
-}
-
-impl Node {
-    /// SIGHUP, without a terminal.
-    async fn reload(&self) {
-        let has_file = self.running.lock().await.file().is_ok();
-        let reloaded = match has_file {
-            true => self.reload_file().await.map(drop),
-            false => {
-                let running = self.running.lock().await;
-                let renewed = renew(self.certificate.as_ref(), &running.options().http);
-                renewed
-                    .inspect_err(|failure| tracing::error!("the old certificate stays: {failure}"))
-            }
-        };
-        if reloaded.is_err() {
-            return;
-        }
-        self.listeners.reload(&self.target).await;
-        self.exports.serve_kept().await;
-    }
-
-    /// Reads the configuration file again.
-    async fn reload_file(&self) -> Result<Reloaded, Failure> {
-        let mut running = self.running.lock().await;
-        let file = running.file()?;
-        let read = running.read_again().map_err(Failure::invalid);
-        let reloaded = match read {
-            Ok(wanted) => match wanted.check_here() {
-                Ok(()) => self.apply(&mut running, file, &wanted).await,
-                Err(why) => Err(Failure::invalid(why)),
-            },
-            Err(failure) => Err(failure),
-        };
-        match reloaded {
-            Ok(changes) => {
-                tracing::info!("the configuration file was read again: {changes}");
-                Ok(changes.into())
-            }
-            Err(failure) => {
-                let why = failure.to_string().replace('\n', "; ");
-                tracing::error!("the configuration file was read again, and not applied: {why}");
-                Err(failure)
-            }
-        }
-    }
-
-    /// Applies what can change while the daemon runs.
-    async fn apply(
-        &self,
-        running: &mut Running,
-        file: PathBuf,
-        wanted: &ServeArgs,
-    ) -> Result<Changes, Failure> {
-        let (applied, waiting) = running.differences(wanted);
-        let names = config::names(&applied);
-        let has = |key: &str| names.iter().any(|name| name == key);
-        // What can fail comes first: then nothing else has changed.
-        renew(self.certificate.as_ref(), &wanted.http)?;
-        if has("listen.addresses") {
-            self.listen_at(&running.options().listen, wanted).await?;
-        }
-        if has("pool.warn_at") {
-            self.pool.engine.set_fill_warnings(&wanted.warn_at)?;
-        }
-        if has("log.filter") {
-            logging::set(&wanted.log).map_err(Failure::invalid)?;
-        }
-        if has("tls.mode") {
-            self.set_tls(wanted.tls).await?;
-        }
-        if names
-            .iter()
-            .any(|name| name.starts_with("timeouts.") || name.starts_with("limits."))
-        {
-            self.listeners
-                .set_bounds(live_bounds(&wanted.bounds.limits()))
-                .await;
-        }
-        running.applied(&applied, wanted);
-        Ok(Changes::from(Reloaded {
-            file,
-            applied: names,
-            waiting: config::names(&waiting),
-        }))
-    }
-
-    /// Sets whether hosts come by TLS to the listeners of the options. Those that the pool keeps have a mode of their
-    /// own.
-    async fn set_tls(&self, tls: TlsMode) -> Result<(), Failure> {
-        let catalog = self.target.catalog();
-        let ports = catalog.ports.values().filter(|port| port.is_transient);
-        let is_tcp = |port: &&Arc<PortConfig>| port.address.scheme.transport() == Transport::Tcp;
-        for port in ports.filter(is_tcp) {
-            let (target, id) = (self.target.clone(), port.id);
-            self.listeners
-                .set(target, &self.control, id, tls_of(port.address, tls))
-                .await?;
-        }
-        Ok(())
-    }
-
-    /// Listens at the addresses that are wanted instead of those that were. Listeners that the pool keeps stay.
-    async fn listen_at(
-        &self,
-        were: &[TransportAddress],
-        wanted: &ServeArgs,
-    ) -> Result<(), Failure> {
-        let catalog = self.target.catalog();
-        let mut added = Vec::new();
-        for address in wanted
-            .listen
-            .iter()
-            .filter(|address| !were.contains(address))
-        {
-            if port_of(&catalog, *address).is_some()
-                || added.iter().any(|(known, _)| known == address)
-            {
-                continue;
-            }
-            let (target, set) = (self.target.clone(), tls_of(*address, wanted.tls));
-            match self
-                .listeners
-                .add(target, &self.control, *address, set, false)
-                .await
-            {
-                Ok(port) => added.push((*address, port.id)),
-                Err(failure) => {
-                    for (_, id) in added {
-                        // It was there a moment ago; a daemon that stops needs it no longer.
-                        let _ = self
-                            .listeners
-                            .remove(self.target.clone(), &self.control, id)
-                            .await;
-                    }
-                    return Err(failure);
-                }
-            }
-        }
-        for address in were
-            .iter()
-            .filter(|address| !wanted.listen.contains(address))
-        {
-            let port = port_of(&catalog, *address).filter(|port| port.is_transient);
-            if let Some(port) = port {
-                self.listeners
-                    .remove(self.target.clone(), &self.control, port.id)
-                    .await?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The TLS mode of the options, for a listener at that address.
-fn tls_of(address: TransportAddress, tls: TlsMode) -> PortChange {
-    PortChange {
-        tls: (address.scheme.transport() == Transport::Tcp).then_some(tls),
-        ..PortChange::default()
-    }
-}
-
-impl Daemon for Node {
-    fn reload_config(&self) -> BoxFuture<'_, Result<Reloaded, Failure>> {
-        self.reload_file().boxed()
-    }
-
-    fn reports(&self) -> BoxFuture<'_, Vec<Report>> {
-        self.listeners.reports().boxed()
-    }
-
-    fn add_listener(
-        &self,
-        address: TransportAddress,
-        set: PortChange,
-    ) -> BoxFuture<'_, Result<PortConfig, Failure>> {
-        let (target, control) = (self.target.clone(), &self.control);
-        self.listeners
-            .add(target, control, address, set, true)
-            .boxed()
-    }
-
-    fn set_listener(&self, id: u16, set: PortChange) -> BoxFuture<'_, Result<PortConfig, Failure>> {
-        let (target, control) = (self.target.clone(), &self.control);
-        self.listeners.set(target, control, id, set).boxed()
-    }
-
-    fn remove_listener(&self, id: u16) -> BoxFuture<'_, Result<PortConfig, Failure>> {
-        let (target, control) = (self.target.clone(), &self.control);
-        self.listeners.remove(target, control, id).boxed()
-    }
-
-    fn exports(&self) -> BoxFuture<'_, BTreeMap<u16, ExportState>> {
-        self.exports.states().boxed()
-    }
-
-    fn create_export(&self, export: ExportConfig) -> BoxFuture<'_, Result<ExportConfig, Failure>> {
-        self.exports.create(export).boxed()
-    }
-
-    fn delete_export(&self, id: u16) -> BoxFuture<'_, Result<ExportConfig, Failure>> {
-        self.exports.delete(id).boxed()
-    }
-
-    fn add_drive(&self, add: AddDrive) -> BoxFuture<'_, Result<(), Failure>> {
-        let (pool, dir) = (self.pool.clone(), self.dir.clone());
-        let work = move || async move {
-            let mut dir = dir.lock().await;
-            match add.spare {
-                true => drive_changes::add_spare(&pool.engine, &mut dir, add).await,
-                false => drive_changes::add_drive(&pool, &mut dir, add).await,
-            }
-        };
-        let work = self.control.spawn(work);
-        async move { work.await? }.boxed()
-    }
-
-    fn change_drive(
-        &self,
-        path: PathBuf,
-        change: DriveChange,
-    ) -> BoxFuture<'_, Result<(), Failure>> {
-        let (pool, dir) = (self.pool.clone(), self.dir.clone());
-        let work = move || async move {
-            let mut dir = dir.lock().await;
-            drive_changes::change_drive(&pool, &mut dir, &path, change).await
-        };
-        let work = self.control.spawn(work);
-        async move { work.await? }.boxed()
-    }
-
-    fn metadata_drives(&self) -> Vec<String> {
-        let metadata = self.pool.metadata.as_ref();
-        metadata.map_or_else(Vec::new, |metadata| metadata.copies.state().names)
-    }
-
-    fn drive_health(&self) -> BTreeMap<String, DriveHealth> {
-        self.health.all()
-    }
-
-    fn set_redundancy(&self, redundancy: Redundancy) -> BoxFuture<'_, Result<(), Failure>> {
-        let engine = self.pool.engine.clone();
-        let work = move || async move { engine.set_redundancy(redundancy).await };
-        let work = self.control.spawn(work);
-        async move { Ok(work.await??) }.boxed()
-    }
-
-    fn reliability(&self, goal: &ReliabilityGoal, space: &PoolStatus) -> Reliability {
-        reliability(&self.pool.engine, goal, space, self.spares.of(&self.dir))
-    }
-}
-
-/// What came of listening.
-struct Listening {
-    bound: Vec<TransportAddress>,
-    /// The reactors' work, which ends when the target stops.
-    work: Vec<RemoteJoin<()>>,
-    listeners: Listeners,
-}
-
-/// Lets every data reactor listen. Of the listeners that the pool keeps some may be missing: a network card that is gone must not keep the pool from
-/// being served.
-async fn start_listening(
-    target: &Arc<Target>,
-    wanted: Wanted,
-    kept: Vec<(TransportAddress, TlsMode)>,
-    data: &[ReactorThread],
-) -> Result<Listening, Failure> {
-    let how = wanted.clone();
-    let mdns = match how.mdns {
-        true => Some(Mdns::start(target.discovery.nqn.clone())?),
-        false => None,
-    };
-    let Everywhere {
-        mut bound,
-        work,
-        reactors,
-    } = listen_everywhere(target, wanted, data).await?;
-    let listeners = Listeners::new(reactors, &how, mdns);
-    for (address, tls) in kept {
-        match listeners.open_soon(address, tls).await {
-            Ok(()) => bound.push(address),
-            Err(error) => {
-                tracing::error!(
-                    %address, %error,
-                    "a listener that the pool keeps is not served: a reload (SIGHUP) tries again, \
-                     `onefold listener remove` forgets it"
-                );
-                listeners.note_missing(address).await;
-            }
-        }
-    }
-    if bound.is_empty() {
-        return Err(Failure::unavailable(
-            "none of the pool's listeners can be served (see the log): name an address with --listen",
-        ));
-    }
-    listeners.announce(&bound);
-    Ok(Listening {
-        bound,
-        work,
-        listeners,
-    })
 }

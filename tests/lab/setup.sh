@@ -26,6 +26,8 @@ install_emulator() {
   install_packages qemu-system-x86
 }
 install_emulator
+# After the emulator: that may have taken qemu-storage-daemon away.
+install_qemu_utils
 
 # debian RELEASE COMMAND...: a command of apt's that knows the packages of a later Debian alone. It checks Debian's
 # signatures; this machine's own lists and packages stay as they are.
@@ -93,30 +95,43 @@ fetch_kernel() {
   mv "$root.tmp" "$root"
 }
 
+# Packages of a Debian release, and the libraries that they depend on: unpacked to root/ of the folder $1, their versions in
+# tools/versions. $4: what is needed besides.
+unpack() {
+  local work=$1 release=$2 packages=$3 more=${4:-} package
+  mkdir -p "$work"/{root,tools/lib}
+  (
+    cd "$work"
+    # Of all that they depend on the libraries alone: `needs` checks that nothing is missing.
+    # shellcheck disable=SC2046,SC2086 # lists of names
+    debian "$release" apt-get download -q $packages $more \
+      $(debian "$release" apt-get install -s --no-install-recommends $packages | awk '$1 == "Inst" && $2 ~ /^z?lib/ { print $2 }') >&2
+    for package in *.deb; do dpkg-deb -x "$package" root; done
+    for package in $packages; do dpkg-deb -f "$package"_*.deb Package Version; done >tools/versions
+  )
+}
+
+# Which libraries of root/ of the folder $1 the program $2 there needs: a list in needs.
+needs() {
+  local work=$1 path=$2 libraries=$1/root/usr/lib/x86_64-linux-gnu
+  "$libraries/ld-linux-x86-64.so.2" --inhibit-cache --library-path "$libraries" --list "$path" \
+    | awk -v from="$libraries/" '$2 == "=>" { print $3; if (index($3, from) != 1) exit 1 }' >"$work/needs" \
+    || { echo "lab: ${path##*/} needs what its packages do not bring: $(tail -n 1 "$work/needs")" >&2; return 1; }
+}
+
 # nvme-cli and tlshd of a later Debian, which bookworm does not have (its nvme-cli knows no TLS), with their own libraries
 # under $cache/tools/RELEASE.
 fetch_userland() {
   local release=$1 tools=$cache/tools/$1 programs="nvme-cli ktls-utils keyutils" work libraries program path
   [ -e "$tools/versions" ] && return 0
   work=$(mktemp -d "$cache/$release.XXXXXX")
-  mkdir -p "$work"/{root,tools/lib}
-  (
-    cd "$work"
-    # Of all that they depend on the libraries alone; below is checked that nothing is missing.
-    # shellcheck disable=SC2046,SC2086 # lists of names
-    debian "$release" apt-get download -q $programs \
-      $(debian "$release" apt-get install -s --no-install-recommends $programs | awk '$1 == "Inst" && $2 ~ /^z?lib/ { print $2 }') >&2
-    for package in *.deb; do dpkg-deb -x "$package" root; done
-    for package in $programs; do dpkg-deb -f "$package"_*.deb Package Version; done >tools/versions
-  )
+  unpack "$work" "$release" "$programs"
   libraries=$work/root/usr/lib/x86_64-linux-gnu
   cp "$libraries/ld-linux-x86-64.so.2" "$work/tools/lib/"
   for path in "$work"/root/usr/{sbin/nvme,sbin/tlshd,bin/keyctl}; do
     program=${path##*/}
     cp "$path" "$work/tools/lib/$program"
-    "$libraries/ld-linux-x86-64.so.2" --inhibit-cache --library-path "$libraries" --list "$path" \
-      | awk -v from="$libraries/" '$2 == "=>" { print $3; if (index($3, from) != 1) exit 1 }' >"$work/needs" \
-      || { echo "lab: $program of $release needs what its packages do not bring: $(tail -n 1 "$work/needs")" >&2; return 1; }
+    needs "$work" "$path" || return 1
     xargs -I{} cp -L {} "$work/tools/lib/" <"$work/needs"
     printf '#!/bin/sh\nexec /tools/%s/lib/ld-linux-x86-64.so.2 --inhibit-cache --library-path /tools/%s/lib /tools/%s/lib/%s "$@"\n' \
       "$release" "$release" "$release" "$program" >"$work/tools/$program"
@@ -125,6 +140,29 @@ fetch_userland() {
   mkdir -p "$cache/tools"; rm -rf "$tools"; mv "$work/tools" "$tools"
   rm -rf "$work"
   echo "lab: of Debian $release:" $(cat "$tools/versions")
+}
+
+# PostgreSQL of Debian 12, never installed here: $cache/tools/postgres has its own folders and the libraries that it needs.
+fetch_postgres() {
+  local tools=$cache/tools/postgres work libraries path packages="postgresql-15 postgresql-client-15"
+  [ -e "$tools/versions" ] && return 0
+  work=$(mktemp -d "$cache/postgres.XXXXXX")
+  unpack "$work" bookworm "$packages" tzdata
+  libraries=$work/root/usr/lib/x86_64-linux-gnu
+  # Debian 12 packages some below /lib, which is /usr/lib on a machine.
+  cp -a "$work/root/lib/x86_64-linux-gnu/." "$libraries/"
+  for path in "$work"/root/usr/lib/postgresql/15/bin/{postgres,initdb,pg_ctl,pg_checksums,pgbench,psql}; do
+    needs "$work" "$path" || return 1
+    # The guest has the C library, with the loader that belongs to it. Some programs need nothing else.
+    awk '!/\/libc\.so/ && !/\/ld-linux/' "$work/needs" | xargs -I{} cp -L {} "$work/tools/lib/"
+  done
+  mkdir -p "$work/tools/share"
+  cp -a "$work/root/usr/lib/postgresql" "$work/tools/program"
+  rm -rf "$work/tools/program/15/lib/bitcode"
+  cp -a "$work/root/usr/share/"{postgresql,zoneinfo} "$work/tools/share/"
+  mkdir -p "$cache/tools"; rm -rf "$tools"; mv "$work/tools" "$tools"
+  rm -rf "$work"
+  echo "lab: PostgreSQL:" $(cat "$tools/versions")
 }
 
 # A real source tree of about 100 MB, as one tar file: the network drivers of Debian's kernel source.
@@ -145,4 +183,5 @@ for series; do
 done
 "$here/debian.sh"
 for release in trixie forky; do fetch_userland "$release"; done
+fetch_postgres
 fetch_tree

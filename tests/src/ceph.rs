@@ -1,16 +1,20 @@
 //! A Ceph cluster for stories: real daemons, with their data in memory.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::daemon::in_network;
 use crate::wait_for;
 
 /// A cluster of `tests/lab/ceph.sh`. It ends with the process that started it, or when it is dropped.
 #[derive(Debug)]
 pub struct Ceph {
+    /// The network namespace that its daemons are in.
+    network: Option<String>,
     folder: tempfile::TempDir,
     process: Child,
 }
@@ -22,13 +26,21 @@ impl Ceph {
     /// It is not installed, or does not start, where `CI=true`.
     pub fn shared() -> Option<&'static Self> {
         static CLUSTER: OnceLock<Option<Ceph>> = OnceLock::new();
-        CLUSTER.get_or_init(Self::start).as_ref()
+        CLUSTER.get_or_init(|| Self::start(None)).as_ref()
     }
 
-    fn start() -> Option<Self> {
+    /// A cluster in a network of its own.
+    ///
+    /// # Panics
+    /// As of [`Ceph::shared`].
+    pub fn in_network(name: &str) -> Option<Self> {
+        Self::start(Some(name))
+    }
+
+    fn start(network: Option<&str>) -> Option<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/ceph.sh");
         let folder = tempfile::tempdir().expect("a folder");
-        let mut process = Command::new(script)
+        let mut process = in_network(network, script.as_os_str())
             .arg(folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -37,7 +49,11 @@ impl Ceph {
         let mut line = String::new();
         let output = process.stdout.take().expect("it is piped");
         BufReader::new(output).read_line(&mut line).expect("text");
-        let ceph = Self { folder, process };
+        let ceph = Self {
+            network: network.map(str::to_owned),
+            folder,
+            process,
+        };
         if line.trim() == "ready" {
             return Some(ceph);
         }
@@ -62,14 +78,40 @@ impl Ceph {
     /// # Panics
     /// There is no such daemon.
     pub fn kill(&self, daemon: &str) {
+        let process = self.process_of(daemon);
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("it lives");
+    }
+
+    /// Lets all OSDs that live stand still until what is returned is dropped.
+    ///
+    /// # Panics
+    /// The cluster's folder is gone.
+    #[must_use]
+    pub fn stand_still(&self) -> StandsStill<'_> {
+        self.tell_osds(rustix::process::Signal::STOP);
+        StandsStill(self)
+    }
+
+    fn tell_osds(&self, signal: rustix::process::Signal) {
+        let folder = std::fs::read_dir(self.folder.path()).expect("the cluster's folder");
+        for file in folder {
+            let name = file.expect("a file").file_name();
+            let daemon = name.to_str().and_then(|name| name.strip_suffix(".pid"));
+            if let Some(daemon) = daemon.filter(|daemon| daemon.starts_with("osd.")) {
+                // Another story may have ended it.
+                let _ = rustix::process::kill_process(self.process_of(daemon), signal);
+            }
+        }
+    }
+
+    fn process_of(&self, daemon: &str) -> rustix::process::Pid {
         let number = std::fs::read_to_string(self.path(&format!("{daemon}.pid")));
         let number: i32 = number
             .expect("its number")
             .trim()
             .parse()
             .expect("a number");
-        let process = rustix::process::Pid::from_raw(number).expect("a process");
-        rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("it lives");
+        rustix::process::Pid::from_raw(number).expect("a process")
     }
 
     /// Runs Ceph's own tool as its administrator.
@@ -77,7 +119,7 @@ impl Ceph {
     /// # Panics
     /// It fails.
     pub fn ceph(&self, arguments: &[&str]) -> Vec<u8> {
-        let output = Command::new("ceph")
+        let output = in_network(self.network.as_deref(), OsStr::new("ceph"))
             .arg("-c")
             .arg(self.path("ceph.conf"))
             .args(arguments)
@@ -126,6 +168,16 @@ impl Ceph {
         let lists = serde_json::Deserializer::from_slice(&listed);
         let lists = lists.into_iter::<Vec<serde_json::Value>>();
         lists.map(|list| list.expect("a list").len()).sum()
+    }
+}
+
+/// A cluster whose OSDs stand still.
+#[derive(Debug)]
+pub struct StandsStill<'a>(&'a Ceph);
+
+impl Drop for StandsStill<'_> {
+    fn drop(&mut self) {
+        self.0.tell_osds(rustix::process::Signal::CONT);
     }
 }
 

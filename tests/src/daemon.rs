@@ -1,11 +1,12 @@
 //! The `onefold` program as a user runs it: a process with arguments, output, signals and a pool folder.
 
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
-    sync::mpsc,
+    sync::{Mutex, OnceLock, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -42,11 +43,16 @@ pub fn program() -> PathBuf {
 
 /// Where the program runs: in the machine's network, or in a network namespace of a lab.
 fn command(namespace: Option<&str>) -> Command {
+    in_network(namespace, program().as_os_str())
+}
+
+/// A program in the machine's network, or in a network namespace of a lab.
+pub fn in_network(namespace: Option<&str>, program: &OsStr) -> Command {
     match namespace {
-        None => Command::new(program()),
+        None => Command::new(program),
         Some(name) => {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", name]).arg(program());
+            command.args(["netns", "exec", name]).arg(program);
             command
         }
     }
@@ -89,6 +95,22 @@ pub struct Daemon {
     pool: PathBuf,
     namespace: Option<String>,
     ready: String,
+    /// What it prints after that.
+    lines: Mutex<mpsc::Receiver<String>>,
+    /// The process is a child of the one that was started.
+    is_elsewhere: bool,
+}
+
+/// Whether this user may start processes that see no others of the machine.
+fn can_be_elsewhere() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let tried = Command::new("unshare")
+            .args(["--pid", "--fork", "true"])
+            .stderr(Stdio::null())
+            .status();
+        tried.is_ok_and(|status| status.success())
+    })
 }
 
 impl Daemon {
@@ -115,13 +137,72 @@ impl Daemon {
         namespace: Option<&str>,
         arguments: &[&str],
     ) -> Result<Self, String> {
+        Self::try_start_by(command(namespace), pool, namespace, arguments)
+    }
+
+    /// [`Daemon::start`] as if it were on another machine: no process here sees whether it lives, nor the other way round. Where
+    /// that is not permitted it is on this one.
+    ///
+    /// # Panics
+    /// As [`Daemon::start`].
+    pub fn start_elsewhere(pool: &Path, namespace: Option<&str>, arguments: &[&str]) -> Self {
+        let is_elsewhere = can_be_elsewhere();
+        let program = match is_elsewhere {
+            false => command(namespace),
+            true => {
+                let mut unshare = in_network(namespace, OsStr::new("unshare"));
+                unshare.args(["--pid", "--fork", "--kill-child"]);
+                unshare.arg(program());
+                unshare
+            }
+        };
+        let mut daemon = Self::start_by(program, pool, namespace, arguments);
+        daemon.is_elsewhere = is_elsewhere;
+        daemon
+    }
+
+    /// [`Daemon::start_elsewhere`] on a machine of that name; `None` where that is not permitted.
+    ///
+    /// # Panics
+    /// As [`Daemon::start`].
+    pub fn start_on(machine: &str, pool: &Path, arguments: &[&str]) -> Option<Self> {
+        if !can_be_elsewhere() {
+            return None;
+        }
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--uts", "--fork", "--kill-child", "sh", "-c"]);
+        unshare.arg(r#"echo "$0" > /proc/sys/kernel/hostname && exec "$@""#);
+        unshare.arg(machine).arg(program());
+        let mut daemon = Self::start_by(unshare, pool, None, arguments);
+        daemon.is_elsewhere = true;
+        Some(daemon)
+    }
+
+    fn start_by(
+        program: Command,
+        pool: &Path,
+        namespace: Option<&str>,
+        arguments: &[&str],
+    ) -> Self {
+        match Self::try_start_by(program, pool, namespace, arguments) {
+            Ok(daemon) => daemon,
+            Err(text) => panic!("onefold serve did not get ready: {text}"),
+        }
+    }
+
+    fn try_start_by(
+        mut program: Command,
+        pool: &Path,
+        namespace: Option<&str>,
+        arguments: &[&str],
+    ) -> Result<Self, String> {
         let log = pool.with_extension("log");
         let errors = File::options()
             .create(true)
             .append(true)
             .open(&log)
             .expect("the log can be written");
-        let mut child = command(namespace)
+        let mut child = program
             .arg("serve")
             .arg("--pool")
             .arg(pool)
@@ -143,12 +224,14 @@ impl Daemon {
         let mut printed = String::new();
         loop {
             match receiver.recv_timeout(READY_LIMIT) {
-                Ok(line) if line.starts_with("ready") => {
+                Ok(line) if line.starts_with("ready") || line.starts_with("standby") => {
                     return Ok(Self {
                         child,
                         pool: pool.to_owned(),
                         namespace: namespace.map(str::to_owned),
                         ready: line,
+                        lines: Mutex::new(receiver),
+                        is_elsewhere: false,
                     });
                 }
                 Ok(line) => printed.push_str(&format!("{line}\n")),
@@ -170,14 +253,48 @@ impl Daemon {
         std::fs::read_to_string(self.pool.with_extension("log")).unwrap_or_default()
     }
 
-    /// The line that said `ready`, with the addresses after it.
+    /// Waits until it has logged this.
+    ///
+    /// # Panics
+    /// It has not within `limit`.
+    pub fn logs(&self, text: &str, limit: Duration) {
+        wait_for(text, limit, || self.log().contains(text).then_some(()));
+    }
+
+    /// The line that said `ready`, or `standby`, with the addresses after it.
     pub fn ready_line(&self) -> &str {
         &self.ready
     }
 
+    /// Waits for a line that begins so, and that comes after the last one that this found.
+    ///
+    /// # Panics
+    /// It ends, or prints no such line within `limit`.
+    pub fn prints(&self, start: &str, limit: Duration) -> String {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + limit;
+        loop {
+            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.starts_with(start) => return line,
+                Ok(_) => {}
+                Err(error) => panic!("it did not print '{start}': {error}"),
+            }
+        }
+    }
+
     /// The process number.
+    ///
+    /// # Panics
+    /// It has ended.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        let id = self.child.id();
+        if !self.is_elsewhere {
+            return id;
+        }
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.expect("it runs");
+        let child = children.split_whitespace().next().expect("it runs");
+        child.parse().expect("a number")
     }
 
     /// `onefold status --json` of this daemon.
@@ -233,7 +350,7 @@ impl Daemon {
     /// # Panics
     /// When it does not end within two minutes.
     pub fn stop(mut self) -> ExitStatus {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a child has a number");
+        let pid = Pid::from_raw(self.pid().cast_signed()).expect("a child has a number");
         kill_process(pid, Signal::TERM).expect("the daemon still runs");
         wait_for("the daemon to stop", Duration::from_secs(120), || {
             self.child.try_wait().expect("a child can be waited for")
@@ -267,10 +384,15 @@ impl Drop for Daemon {
 /// # Panics
 /// With its report, when it says anything else.
 pub fn assert_consistent(pool: &Path) {
-    let output = onefold(&[
-        "pool",
-        "check",
-        pool.to_str().expect("test folders are UTF-8"),
-    ]);
+    assert_consistent_in(None, pool);
+}
+
+/// [`assert_consistent`], where the pool's drives are reached from a network namespace.
+///
+/// # Panics
+/// As that.
+pub fn assert_consistent_in(namespace: Option<&str>, pool: &Path) {
+    let pool = pool.to_str().expect("test folders are UTF-8");
+    let output = onefold_in(namespace, &["pool", "check", pool]);
     assert!(output.status.success(), "pool check: {}", text_of(&output));
 }

@@ -61,7 +61,7 @@ const END_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 enum Stage {
     /// The daemon starts, or stops: what it does.
-    Waiting(&'static str),
+    Waiting(Arc<str>),
     /// The routes.
     Serving(Router),
 }
@@ -77,8 +77,8 @@ impl HttpStage {
     }
 
     /// From now on requests are told that the daemon is busy with this.
-    pub fn wait(&self, what: &'static str) {
-        self.set(Stage::Waiting(what));
+    pub fn wait(&self, what: &str) {
+        self.set(Stage::Waiting(what.into()));
     }
 
     fn set(&self, stage: Stage) {
@@ -117,7 +117,7 @@ impl HttpListener {
             site: Site::new(names),
             certificate,
             stage: HttpStage(Arc::new(RwLock::new(Stage::Waiting(
-                "the daemon starts: it opens the pool",
+                "the daemon starts: it opens the pool".into(),
             )))),
         })
     }

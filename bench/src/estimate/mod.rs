@@ -6,6 +6,7 @@
 //! thousand million blocks about a thirtieth of one is taken for another.
 
 mod report;
+mod sample;
 mod tally;
 mod walk;
 
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 
 pub use report::{Estimate, Grain, Skipped, Unreadable};
 
+use sample::Sample;
 use tally::Tally;
 use walk::{Source, Walk, note};
 
@@ -43,6 +45,8 @@ pub struct Options {
     pub paths: Vec<PathBuf>,
     /// Memory for fingerprints.
     pub memory_bytes: usize,
+    /// Blocks of data that are kept as a sample, beside that memory.
+    pub sample_blocks: usize,
 }
 
 /// How far the reading is.
@@ -93,7 +97,7 @@ pub fn run(
         })?;
     }
     drop(counting);
-    let mut reader = Reader::new(options.memory_bytes);
+    let mut reader = Reader::new(options);
     let mut walk = Walk::new();
     let mut done = 0;
     for path in &options.paths {
@@ -118,6 +122,7 @@ pub fn run(
         grains: reader.tallies.iter().map(Tally::grain).collect(),
         skipped: walk.skipped,
         hard_links_inexact: walk.met_is_full,
+        sample: reader.sample.into_blocks(),
     })
 }
 
@@ -125,6 +130,7 @@ pub fn run(
 struct Reader {
     hasher: Hasher,
     tallies: Vec<Tally>,
+    sample: Sample,
     buffer: Vec<u8>,
     files: u64,
     logical_bytes: u64,
@@ -132,11 +138,11 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(memory_bytes: usize) -> Self {
+    fn new(options: &Options) -> Self {
         // Half as many blocks of twice the size: each grain gets memory in this proportion.
         let parts: usize = GRAINS.iter().map(|grain| WINDOW_BYTES / grain).sum();
         let tally = |&grain: &usize| {
-            let memory = memory_bytes / parts * (WINDOW_BYTES / grain);
+            let memory = options.memory_bytes / parts * (WINDOW_BYTES / grain);
             Tally::new(grain, memory / ENTRY_BYTES)
         };
         Self {
@@ -146,6 +152,7 @@ impl Reader {
                 b"onefold estimate: not for a pool",
             ),
             tallies: GRAINS.iter().map(tally).collect(),
+            sample: Sample::new(options.sample_blocks),
             buffer: vec![0; READ_BYTES],
             files: 0,
             logical_bytes: 0,
@@ -206,7 +213,7 @@ impl Reader {
         self.buffer[filled..padded].fill(0);
         let (blocks, _) = self.buffer[..padded].as_chunks::<BLOCK_BYTES>();
         for window in blocks.chunks(WINDOW_BYTES / BLOCK_BYTES) {
-            count_window(&self.hasher, &mut self.tallies, window);
+            count_window(&self.hasher, &mut self.tallies, &mut self.sample, window);
         }
         Ok(bytes as u64)
     }
@@ -216,11 +223,16 @@ impl Reader {
 const ZERO: [u8; 16] = [0; 16];
 
 /// Counts the blocks of a window, or of what is left of one at a file's end.
-fn count_window(hasher: &Hasher, tallies: &mut [Tally], blocks: &[Block]) {
+fn count_window(hasher: &Hasher, tallies: &mut [Tally], sample: &mut Sample, blocks: &[Block]) {
     let mut prints = [ZERO; WINDOW_BYTES / BLOCK_BYTES];
     hasher.look(blocks, |at, fingerprint| {
         prints[at] = fingerprint.map_or(ZERO, |fingerprint| fingerprint.0);
     });
+    for (block, print) in blocks.iter().zip(&prints) {
+        if *print != ZERO {
+            sample.offer(block);
+        }
+    }
     for tally in tallies {
         let per_block = tally.block_bytes() / BLOCK_BYTES;
         for (block, prints) in blocks.chunks(per_block).zip(prints.chunks(per_block)) {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use dedup::Block;
 use serde::Serialize;
 
 /// What deduplication and compression would save on what was read. Sizes are bytes.
@@ -19,6 +20,9 @@ pub struct Estimate {
     pub skipped: Skipped,
     /// Whether a bound made counts of hard links inexact.
     pub hard_links_inexact: bool,
+    /// Some of the blocks that are no zeros, each as likely as any other.
+    #[serde(skip)]
+    pub sample: Vec<Block>,
 }
 
 /// Figures for one block size. Errors are what 95 of 100 estimates keep; 0 where counts are exact.

@@ -21,7 +21,7 @@ use crate::background::scrub::scrub_if_wanted;
 use crate::background::survey::survey_if_wanted;
 use crate::io::verify::keep_verifying;
 use crate::log::checkpoint::checkpoint;
-use crate::log::flush::flush;
+use crate::log::flush::flush_and_note;
 use crate::pool::Shared;
 use crate::pool::alerts::Work;
 use crate::residency::loading::{load_all, load_some};
@@ -73,7 +73,7 @@ pub(crate) async fn once(shared: &Arc<Shared>, background: &Background) -> Resul
     merge_deferred(shared).await?;
     while free_slice(shared, background).await? {}
     let compared = shared.verify.caught_up().await;
-    flush(shared).await?;
+    flush_and_note(shared).await?;
     checkpoint(shared).await?;
     discard_freed(shared).await;
     tend_suspects(shared).await;
@@ -111,7 +111,7 @@ async fn keep_durable(shared: &Arc<Shared>) {
         } else if unflushed > config.unflushed_bytes_max
             || is_old(last_flush, config.flush_interval)
         {
-            report(shared, Work::Flush, flush(shared).await);
+            report(shared, Work::Flush, flush_and_note(shared).await);
             last_flush = reactor::now();
         }
         let (used, capacity) = {

@@ -3,6 +3,7 @@
 //! [`Engine`] does no work of its own: its methods call the rooms below.
 
 mod backup;
+mod contents;
 mod domain_keys;
 mod drives;
 mod health;
@@ -37,6 +38,7 @@ use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
 use crate::sync::watermark::Watermark;
 use crate::{EngineError, MetadataStatus, PoolStatus, PoolSummary, RebuildSpeed, Result};
+pub use contents::KnownContents;
 pub use locks::EngineLocks;
 use volumes::Namespaces;
 

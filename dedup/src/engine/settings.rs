@@ -37,6 +37,12 @@ impl Engine {
         state.settings.with_prefix(prefix).count()
     }
 
+    /// Whether a change is on the pool's drives when it is acknowledged ([`EngineConfig::write_through`](crate::EngineConfig)).
+    #[must_use]
+    pub fn writes_through(&self) -> bool {
+        self.shared.config.write_through
+    }
+
     /// Changes settings, all or none of them: `None` removes one. If a key comes twice, the last counts.
     /// Durable when it returns.
     ///

@@ -29,10 +29,6 @@ use crate::stages::{self, Stage, Stopwatch};
 use crate::sync::range_lock::RangeGuard;
 use crate::{EngineError, Result};
 
-/// A batch is full with this many sub-blocks: enough to fill SIMD lanes and to share an append, few
-/// enough that they stay in the cache from the hash to the drive.
-pub(crate) const BATCH_BLOCKS: usize = 64;
-
 /// A write that collects forms its batch after so many looks in a row that found no new write. The worker of a queue
 /// that brings the next write runs after this one has gone to the end of the run queue, so its write is there at
 /// the second look.
@@ -323,14 +319,14 @@ struct Patience {
 }
 
 impl Patience {
-    /// Whether it waits on, now that so many sub-blocks wait.
-    fn lasts(&mut self, waiting: usize) -> bool {
+    /// Whether it waits on, now that so many sub-blocks wait of those that make a batch full.
+    fn lasts(&mut self, waiting: usize, batch_blocks: usize) -> bool {
         self.in_vain = match waiting > self.seen {
             true => 0,
             false => self.in_vain + 1,
         };
         self.seen = waiting;
-        waiting < BATCH_BLOCKS && self.in_vain < LOOKS_IN_VAIN_MAX
+        waiting < batch_blocks && self.in_vain < LOOKS_IN_VAIN_MAX
     }
 }
 
@@ -341,7 +337,7 @@ impl Batcher {
         let mut blocks = 0;
         let mut count = 0;
         for command in queue.iter() {
-            if count > 0 && blocks + command.count() > BATCH_BLOCKS {
+            if count > 0 && blocks + command.count() > shared.config.batch_blocks {
                 break;
             }
             blocks += command.count();
@@ -386,8 +382,9 @@ impl Future for Write {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Written> {
         let waiting = self.batcher.blocks.get();
+        let batch_blocks = self.shared.config.batch_blocks;
         if let Some(patience) = &mut self.patience
-            && patience.lasts(waiting)
+            && patience.lasts(waiting, batch_blocks)
         {
             cx.waker().wake_by_ref();
             return Poll::Pending;

@@ -1,8 +1,7 @@
 //! Finding contents by their fingerprints, for who may have them elsewhere.
 //!
 //! Guarantees:
-//! * A content is found only in the volume's own domain, and only if what was read has the fingerprint by that domain's
-//!   key. Nothing is mapped, and no count stays changed.
+//! * A content is found only in one domain, and only if what was read has the fingerprint by that domain's key. Nothing is mapped, and no count stays changed.
 //! * What is being written, damaged, or cannot be read is not found. Looking for it fails nothing.
 
 use std::sync::Arc;
@@ -12,11 +11,10 @@ use meta::{Fingerprint, Pba};
 use reactor::Buffer;
 
 use crate::Result;
-use crate::content::fingerprint;
+use crate::content::fingerprint::{self, Hasher};
 use crate::io::verify::{self, Found};
 use crate::metadata::on_disk_index::{Answer, Sought};
 use crate::metadata::state::State;
-use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
 use crate::pool::references::References;
 use crate::residency::on_disk_index::ask_for_hints;
@@ -44,7 +42,7 @@ struct Missing {
 /// Reads the contents that have these fingerprints, each to its place in the buffer. Whether each was found.
 pub(crate) async fn find_blocks(
     shared: &Arc<Shared>,
-    core: &VolumeCore,
+    hasher: &Hasher,
     fingerprints: &[Fingerprint],
     mut buf: Buffer,
 ) -> (Result<Vec<bool>>, Buffer) {
@@ -61,7 +59,6 @@ pub(crate) async fn find_blocks(
         buf: read,
         unreadable,
     } = verify::read(shared, candidates.iter().map(|it| it.pba)).await;
-    let hasher = core.hasher(&shared.domains);
     for (place, block) in fingerprint::split(&read).iter().enumerate() {
         let Some(candidate) = candidates
             .get(place)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::io::trim::trim_slice;
-use crate::log::flush::flush;
+use crate::log::flush::flush_and_note;
 use crate::pool::Shared;
 use crate::residency::rows::find_free;
 use crate::sync::wait::lock;
@@ -25,7 +25,7 @@ pub(crate) async fn reclaim_space(shared: &Arc<Shared>) -> bool {
     }
     // A discard under way hands its blocks back at its end.
     drop(shared.discard_lock.lock().await);
-    if flush(shared).await.is_err() {
+    if flush_and_note(shared).await.is_err() {
         return false;
     }
     let mut state = lock(&shared.state);

@@ -28,11 +28,12 @@ use reactor::Buffer;
 
 use crate::content::fingerprint;
 use crate::drive_io::reader::read_blocks;
-use crate::io::batcher::{BATCH_BLOCKS, Command};
+use crate::io::batcher::Command;
 use crate::io::write::{Batch, Crc, Item, Progress};
 use crate::pool::Shared;
 use crate::pool::alerts::Action;
 use crate::pool::comparisons::{Kept, KeptPiece, Pending, Room};
+use crate::pool::config::BATCH_BLOCKS_MAX;
 use crate::sync::wait::lock;
 use crate::{EngineError, ErrorKind, MAX_COMMAND_BYTES, Result};
 
@@ -40,7 +41,7 @@ use crate::{EngineError, ErrorKind, MAX_COMMAND_BYTES, Result};
 const ATTEMPTS: u32 = 3;
 
 // What one batch reads back fits one buffer.
-const _: () = assert!(BATCH_BLOCKS * BLOCK_BYTES <= reactor::MAX_BUFFER_BYTES);
+const _: () = assert!(BATCH_BLOCKS_MAX * BLOCK_BYTES <= reactor::MAX_BUFFER_BYTES);
 const _: () = assert!(MAX_COMMAND_BYTES + 2 * BLOCK_BYTES <= reactor::MAX_BUFFER_BYTES);
 
 /// What is left to do before the block of an item is known to hold its content.

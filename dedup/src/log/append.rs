@@ -252,6 +252,10 @@ impl<'r> Append<'r> {
         }
         let mut state = lock(&self.shared.state);
         if are_there {
+            if self.shared.config.write_through {
+                let last = self.last;
+                records.iter().for_each(|it| state.note_changes(*it, last));
+            }
             records.into_iter().for_each(|it| state.install(it));
             state.installed = state.installed.max(self.last);
         } else {

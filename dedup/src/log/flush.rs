@@ -4,6 +4,9 @@
 //! storage (a synced journal that says so, or the store). A failed flush or sync makes the pool read-only: what the
 //! drive holds is not known any more, and opening the pool again proves each block.
 //!
+//! Where a sync of the journal flushes the data too ([`meta::JournalMedia::flushes_data`]), there is no flush of drives before it. The journal
+//! says then what the sync before made durable: this one may not end, and the journal's file has its record all the same.
+//!
 //! The blocking half of a flush runs to its end once it began, also when the future that asked is dropped: it owns
 //! what it needs.
 
@@ -29,7 +32,7 @@ pub(crate) async fn flush(shared: &Arc<Shared>) -> Result<()> {
 
 /// Makes changes up to `target` survive a power loss. Flushes that wait share the next one, and wait for none after that.
 pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> {
-    if lock(&shared.state).durable >= target {
+    if shared.durable.has_reached(target) {
         return Ok(());
     }
     // When a flush ends, the next one may take the lock before tasks that waited for the first. They go on without the lock
@@ -39,21 +42,72 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
         Either::Left(_) => return Ok(()),
         Either::Right((held, _)) => held,
     };
-    let upto = {
+    if shared.durable.has_reached(target) {
+        return Ok(());
+    }
+    let (upto, bytes) = {
         let state = lock(&shared.state);
-        if state.durable >= target {
-            return Ok(());
-        }
         state.check_writable()?;
-        state.last_change
+        (state.last_change, state.unflushed_bytes)
     };
-    flush_drives(shared, upto).await?;
+    let flushed = match flushes_data(shared) {
+        // What this sync makes durable the next one says; an opening before that proves it.
+        true => Flushed {
+            upto,
+            noted: shared.durable.reached(),
+            bytes,
+        },
+        false => {
+            flush_drives(shared, upto).await?;
+            Flushed {
+                upto,
+                noted: upto,
+                bytes: 0,
+            }
+        }
+    };
+    note(shared, held, flushed).await
+}
+
+/// Flushes, and the journal says so of all that was flushed: blocks that were freed until then can be used again.
+pub(crate) async fn flush_and_note(shared: &Arc<Shared>) -> Result<()> {
+    flush(shared).await?;
+    let held = shared.flush_lock.clone().lock_owned().await;
+    let upto = shared.durable.reached();
+    if lock(&shared.state).durable >= upto {
+        return Ok(());
+    }
+    let flushed = Flushed {
+        upto,
+        noted: upto,
+        bytes: 0,
+    };
+    note(shared, held, flushed).await
+}
+
+/// What a sync of the journal makes durable.
+struct Flushed {
+    /// Changes up to this one.
+    upto: u64,
+    /// What the journal says of that.
+    noted: u64,
+    /// Bytes of data that nobody has flushed before.
+    bytes: u64,
+}
+
+async fn note(shared: &Arc<Shared>, held: OwnedMutexGuard<()>, flushed: Flushed) -> Result<()> {
+    let upto = flushed.noted;
+    #[cfg(test)]
+    let upto = match crate::ablation::is(crate::ablation::Broken::NoteUnsynced) {
+        true => flushed.upto,
+        false => upto,
+    };
     match begin_note(shared, &Record::Durable { upto }) {
         Ok(append) => {
             append.finish().await?;
             let owned = shared.clone();
             shared
-                .block_on(move || sync_journal(&owned, held, upto))
+                .block_on(move || sync_journal(&owned, held, &flushed))
                 .await
         }
         // The store can say as well that it is durable.
@@ -64,7 +118,7 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
 
 /// Says in the journal what counts as durable, also if the store says so.
 pub(crate) async fn note_durable(shared: &Arc<Shared>) -> Result<()> {
-    let upto = lock(&shared.state).durable;
+    let upto = shared.durable.reached();
     match begin_note(shared, &Record::Durable { upto }) {
         Ok(append) => append.finish().await.map(drop),
         Err(error) if error.is_full() => checkpoint(shared).await,
@@ -103,12 +157,23 @@ pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
     Ok(())
 }
 
+/// Whether a sync of the journal makes all data durable that were written before.
+fn flushes_data(shared: &Shared) -> bool {
+    shared.drives.len() == 1 && lock(&shared.journal).flushes_data()
+}
+
 /// The blocking half of a flush.
-fn sync_journal(shared: &Shared, held: OwnedMutexGuard<()>, upto: u64) -> Result<()> {
+fn sync_journal(shared: &Shared, held: OwnedMutexGuard<()>, flushed: &Flushed) -> Result<()> {
     let settled = settle_journal(shared);
     if settled.is_ok() {
-        lock(&shared.state).set_durable(upto);
-        shared.durable.reach(upto);
+        {
+            let mut state = lock(&shared.state);
+            state.flushed = state.flushed.max(flushed.upto);
+            state.unflushed_bytes = state.unflushed_bytes.saturating_sub(flushed.bytes);
+            // Blocks that later changes freed are not used again before the journal says that those are durable.
+            state.set_durable(flushed.noted);
+        }
+        shared.durable.reach(flushed.upto);
     }
     drop(held);
     settled

@@ -372,6 +372,13 @@ impl<'a> Known<'a> {
     }
 }
 
+/// Whether metadata with these settings are those that began that opening: nobody opened the pool in between who wrote a label.
+#[must_use]
+pub fn is_of_opening(settings: &BTreeMap<String, Vec<u8>>, opening: &Opening) -> bool {
+    let began = settings.get(OPENING_KEY);
+    began.is_some_and(|began| began.starts_with(&stored(opening.epoch, opening.id)))
+}
+
 fn stored(epoch: u32, id: Uuid) -> Vec<u8> {
     let mut value = epoch.to_le_bytes().to_vec();
     value.extend_from_slice(id.as_bytes());

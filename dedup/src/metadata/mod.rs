@@ -9,6 +9,7 @@ pub(crate) mod deferred_dedup;
 pub(crate) mod domain;
 pub(crate) mod eviction;
 pub(crate) mod index;
+pub(crate) mod last_changes;
 pub(crate) mod map_lock;
 pub(crate) mod on_disk_index;
 pub(crate) mod online_count;

@@ -14,6 +14,7 @@ use crate::SUB_BLOCK_BYTES;
 use crate::content::compress::Algorithm;
 use crate::content::fingerprint::Hasher;
 use crate::metadata::domain::Domains;
+use crate::metadata::last_changes::LastChanges;
 use crate::metadata::page_map::{NotResident, PageMap};
 use crate::ranges;
 use crate::sync::range_lock::RangeLock;
@@ -59,6 +60,8 @@ pub(crate) struct VolumeCore {
     domain: String,
     hasher: OnceLock<Arc<Hasher>>,
     pub(crate) range_lock: Arc<RangeLock>,
+    /// Noted in pools that write through.
+    pub(crate) last_changes: LastChanges,
     /// The map. It changes only while the whole volume is locked.
     map: AtomicU32,
     /// The record that made this map a child of another; [`NO_PARENT`] if none did.
@@ -88,6 +91,7 @@ impl VolumeCore {
             domain: info.domain.clone(),
             hasher: OnceLock::new(),
             range_lock: Arc::default(),
+            last_changes: LastChanges::default(),
             map: AtomicU32::new(info.map),
             inherits_since: AtomicU64::new(NO_PARENT),
             trim_lock: AsyncMutex::default(),

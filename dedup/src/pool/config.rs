@@ -66,6 +66,10 @@ pub struct EngineConfig {
     /// Whether a change of a volume is acknowledged only when it survives a loss of power, as a write with FUA is: for pools that
     /// another node may go on with, which has what is on the drives and nothing else.
     pub write_through: bool,
+    /// With so many sub-blocks a batch of writes is full, from 1 to [`BATCH_BLOCKS_MAX`]. On local drives few enough that they
+    /// stay in the processor's cache from the hash to the drive. Where each operation costs a drive much, as in a cluster, more
+    /// of them share one.
+    pub batch_blocks: usize,
     /// References to one physical block at most; beyond, its content is stored once more.
     pub references_max: u32,
     /// Memory for the maps of volumes and for what is known of blocks, in bytes, at least [`METADATA_CACHE_BYTES_MIN`]. What does not fit
@@ -105,6 +109,9 @@ pub struct EngineConfig {
 /// the shape of the buffer pool's blocks.
 pub const BOUNCE_BYTES_MIN: usize = 4 << 20;
 
+/// The largest [`EngineConfig::batch_blocks`]: 1 MiB, which is what one operation of a drive in a cluster writes.
+pub const BATCH_BLOCKS_MAX: usize = 256;
+
 /// The smallest [`EngineConfig::metadata_cache_bytes`]: what some hundred commands of the largest size
 /// change between two checkpoints.
 pub const METADATA_CACHE_BYTES_MIN: u64 = 8 << 20;
@@ -126,6 +133,7 @@ impl Default for EngineConfig {
             damage_file: None,
             survey_interval: Duration::from_secs(600),
             write_through: false,
+            batch_blocks: 64,
             references_max: u32::MAX,
             metadata_cache_bytes: 1 << 30,
             index_bytes_max: u64::MAX,
@@ -177,6 +185,9 @@ impl EngineConfig {
         }
         if self.drive_in_flight_bytes == 0 {
             return wrong("`drive_in_flight_bytes` must be at least 1");
+        }
+        if !(1..=BATCH_BLOCKS_MAX).contains(&self.batch_blocks) {
+            return wrong("`batch_blocks` must be 1 to 256");
         }
         if self.references_max == 0 {
             return wrong("`references_max` must be at least 1");

@@ -86,6 +86,11 @@ impl ShakyDrive {
         self.inner.settle();
     }
 
+    /// A flush that happens at once; false if the power is cut.
+    pub(super) fn flush_now(&self) -> bool {
+        self.inner.flush_now()
+    }
+
     /// Whether its power was cut.
     pub(super) fn is_off(&self) -> bool {
         self.inner.is_off()

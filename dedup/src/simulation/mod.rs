@@ -126,6 +126,8 @@ struct Story {
     losses: Losses,
     /// The metadata on the drives, if this story has that.
     on_drives: Option<OnDrives>,
+    /// The drive that it was made with keeps data in memory until the journal is synced.
+    keeps_data: bool,
     /// How often the pool was opened.
     openings: Cell<u128>,
 }
@@ -204,9 +206,11 @@ impl Story {
             && !is_mirrored
             && rng.random_range(0..3) == 0
             && !on_drives::is_on_drives(seed);
-        let tells_boot = rng.random_range(0..8) > 0;
-        world.tells_boot = tells_boot;
         let on_drives = OnDrives::new(seed, drives.len(), function_of(seed));
+        let keeps_data = on_drives::may_keep_data(seed) && drives.len() == 1;
+        // What such a drive had in memory is lost as if power were lost.
+        let tells_boot = rng.random_range(0..8) > 0 && !keeps_data;
+        world.tells_boot = tells_boot;
         Self {
             seed,
             drives,
@@ -228,6 +232,7 @@ impl Story {
             accepted_epoch: None,
             losses: Losses::default(),
             on_drives,
+            keeps_data,
             openings: Cell::new(0),
             rng,
         }
@@ -303,10 +308,15 @@ impl Story {
             for drive in &self.drives {
                 drive.fail_after(0);
             }
+            if self.keeps_data {
+                let plan = Self::plan(&mut self.rng);
+                self.drives[0] = self.drives[0].crash(plan);
+            }
         }
         self.store.revive();
         self.crash_areas(loses_power);
-        self.lost_power = Some(self.lost_power.unwrap_or(false) || loses_power);
+        let loses_data = loses_power || self.keeps_data;
+        self.lost_power = Some(self.lost_power.unwrap_or(false) || loses_data);
         {
             let tally = &mut self.world.borrow_mut().tally;
             tally.crashes += 1;

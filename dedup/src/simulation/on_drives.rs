@@ -6,6 +6,9 @@
 //! too. Areas stop to take writes while the rest goes on. A drive that is lost takes its area with it: what another one holds
 //! is imported, and what may be older than the lost one's is refused by name. Metadata of an earlier opening is imported and
 //! does not open.
+//!
+//! A single drive is one that keeps data in memory, and has them flushed together with the journal, as one: with the process it
+//! loses what was not flushed, while the folder has the journal as it was.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,6 +22,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use uuid::Uuid;
 
+use super::drive::ShakyDrive;
 use super::world::Actor;
 use super::{Story, Task};
 use crate::EngineParts;
@@ -36,6 +40,11 @@ const POOL: Uuid = Uuid::from_u128(1);
 /// none of the drive's data.
 pub(super) fn is_on_drives(seed: u64) -> bool {
     matches!(seed % 16, 6 | 10)
+}
+
+/// Whether a single drive keeps data in memory in this story, if it has one.
+pub(super) fn may_keep_data(seed: u64) -> bool {
+    seed % 16 == 10
 }
 
 /// The areas of the drives of a story, by their indexes.
@@ -65,6 +74,8 @@ struct Death {
 struct Area {
     inner: MemoryArea,
     death: Arc<Death>,
+    /// Whose data are flushed with it.
+    drive: Mutex<Option<Arc<ShakyDrive>>>,
 }
 
 impl Death {
@@ -87,6 +98,7 @@ impl Area {
         Arc::new(Self {
             inner: MemoryArea::new(blocks),
             death: death.clone(),
+            drive: Mutex::default(),
         })
     }
 
@@ -95,6 +107,7 @@ impl Area {
         Arc::new(Self {
             inner: self.inner.copy(),
             death: Arc::default(),
+            drive: Mutex::default(),
         })
     }
 
@@ -132,6 +145,22 @@ impl MetadataArea for Area {
     fn flush(&self) -> PendingIo {
         self.step();
         self.inner.flush()
+    }
+
+    fn flushes_data(&self) -> bool {
+        lock(&self.drive).is_some()
+    }
+
+    fn write_with_data(&self, block: u64, bytes: Arc<Vec<u8>>) -> PendingIo {
+        self.step();
+        let drive = lock(&self.drive).clone();
+        let is_dead = self.death.is_dead.load(Ordering::Relaxed);
+        if is_dead || !drive.is_some_and(|drive| drive.flush_now()) {
+            return PendingIo::new(|| Err(std::io::Error::other("the process is dead")));
+        }
+        let written = self.inner.write(block, bytes).wait();
+        let flushed = written.and_then(|()| self.inner.flush().wait());
+        PendingIo::new(move || flushed)
     }
 }
 
@@ -212,6 +241,9 @@ impl Story {
             return Ok(());
         };
         *lock(&on.death.folder) = Some((self.store.clone(), self.media.clone()));
+        if self.keeps_data {
+            *lock(&on.areas[0].drive) = Some(self.drives[0].clone());
+        }
         let opened = MetadataOnDrives::in_memory(
             (POOL, &on.identity),
             self.store.clone(),
@@ -272,7 +304,8 @@ impl Story {
             _ => 0,
         };
         on.death.arm(steps);
-        if self.rng.random_range(0..6) == 0 {
+        // Where the journal's syncs flush data, a pool cannot do without its area.
+        if self.rng.random_range(0..6) == 0 && !self.keeps_data {
             let at = self.rng.random_range(0..on.areas.len());
             let takes = self.rng.random_range(0..100);
             on.areas[at].inner.fail_after(Some(takes));

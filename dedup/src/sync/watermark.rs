@@ -66,6 +66,16 @@ impl Watermark {
         lock(&self.inner).is_closed
     }
 
+    /// Whether it has reached `level`.
+    pub(crate) fn has_reached(&self, level: u64) -> bool {
+        self.level.load(Ordering::Acquire) >= level
+    }
+
+    /// How far it has come.
+    pub(crate) fn reached(&self) -> u64 {
+        self.level.load(Ordering::Acquire)
+    }
+
     /// Waits until it has reached `wanted`; false if it never will.
     pub(crate) fn wait(&self, wanted: u64) -> Reached<'_> {
         Reached {
@@ -85,7 +95,7 @@ impl Future for Reached<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let Self { watermark, wanted } = *self;
-        if watermark.level.load(Ordering::Acquire) >= wanted {
+        if watermark.has_reached(wanted) {
             return Poll::Ready(true);
         }
         let mut inner = lock(&watermark.inner);

@@ -42,6 +42,7 @@ impl Volume {
             );
             return (Err(EngineError::invalid(text)), buf);
         }
-        find_blocks(&self.shared, &self.core, fingerprints, buf).await
+        let hasher = self.core.hasher(&self.shared.domains);
+        find_blocks(&self.shared, hasher, fingerprints, buf).await
     }
 }

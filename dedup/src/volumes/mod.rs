@@ -75,7 +75,7 @@ impl Volume {
     }
 
     /// Reads `buf.len()` bytes at `offset` (both multiples of the LBA size). On an error the buffer's
-    /// content is zeros: damaged data is never returned.
+    /// content is zeros: damaged data is never returned. In a pool that writes through, what is returned is durable.
     pub async fn read(&self, offset: u64, mut buf: Buffer) -> (Result<()>, Buffer) {
         self.shared.hosts.work();
         let span = match self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64) {
@@ -89,12 +89,10 @@ impl Volume {
             return (Ok(()), buf);
         }
         if span.is_whole() {
-            let _guard = self.core.range_lock.shared(span.first, span.end).await;
-            return self.read_span(span, buf).await;
+            return self.read_durable(span, buf).await;
         }
         let bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
-        let _guard = self.core.range_lock.shared(span.first, span.end).await;
-        let (result, bounce) = self.read_span(span, bounce).await;
+        let (result, bounce) = self.read_durable(span, bounce).await;
         let len = buf.len();
         match result {
             Ok(()) => buf.copy_from_slice(&bounce[span.head..span.head + len]),
@@ -211,8 +209,7 @@ impl Volume {
             return (Ok(true), buf);
         }
         let bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
-        let _guard = self.core.range_lock.shared(span.first, span.end).await;
-        let (result, bounce) = self.read_span(span, bounce).await;
+        let (result, bounce) = self.read_durable(span, bounce).await;
         (
             result.map(|()| bounce[span.head..span.head + buf.len()] == buf[..]),
             buf,
@@ -247,7 +244,9 @@ impl Volume {
         result?;
         let range = span.head..span.head + new.len();
         if bounce[range.clone()] != *expected {
-            return Ok(false);
+            let seen = self.core.last_changes.of(span.first, span.end);
+            drop(guard);
+            return self.is_durable(seen).await.map(|()| false);
         }
         bounce[range].copy_from_slice(new);
         let data = (bounce, None);
@@ -276,6 +275,31 @@ impl Volume {
             return Err(beyond_end(&self.core, size));
         }
         Ok(Span::new(offset, len))
+    }
+
+    /// Reads for a host. In a pool that writes through, what a host has seen is never undone, by a loss of power or by a node that
+    /// takes the pool over: a write that is not durable yet is waited out here.
+    async fn read_durable(&self, span: Span, buf: Buffer) -> (Result<()>, Buffer) {
+        let guard = self.core.range_lock.shared(span.first, span.end).await;
+        let (result, mut buf) = self.read_span(span, buf).await;
+        if !self.shared.config.write_through || result.is_err() {
+            return (result, buf);
+        }
+        let seen = self.core.last_changes.of(span.first, span.end);
+        drop(guard);
+        let result = self.is_durable(seen).await;
+        if result.is_err() {
+            buf.fill(0);
+        }
+        (result, buf)
+    }
+
+    /// Waits until changes up to this record are durable, in a pool that writes through.
+    async fn is_durable(&self, record: u64) -> Result<()> {
+        match self.shared.config.write_through {
+            true => flush_upto(&self.shared, record).await,
+            false => Ok(()),
+        }
     }
 
     async fn read_span(&self, span: Span, buf: Buffer) -> (Result<()>, Buffer) {

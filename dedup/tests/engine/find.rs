@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedup::{Engine, ErrorKind, Volume, VolumeSpec, domain_key};
+use dedup::{Engine, ErrorKind, KnownContents, Volume, VolumeSpec, domain_key};
 use drives::BLOCK_BYTES;
 use meta::{Fingerprint, FingerprintFunction};
 
@@ -149,4 +149,34 @@ fn a_domain_without_volumes_takes_the_key_of_another_pool_and_then_knows_its_fin
     assert_eq!(found(&two, &shared, &[by_key.one(block)]), [9]);
     let told = expect_kind(take("shared", clnh), ErrorKind::Invalid);
     assert!(told.contains("'shared'"), "{told}");
+}
+
+#[test]
+fn a_domain_says_how_much_of_some_data_it_has_and_of_another_domains_nothing() {
+    let mut pool = Pool::new(256);
+    pool.config.index_bytes_max = 0;
+    let engine = pool.open();
+    let (a, b) = (volume(&engine, "a", "one"), volume(&engine, "b", "two"));
+    pool.write(&a, 0, &(100..164).collect::<Vec<_>>()).unwrap();
+    pool.write(&b, 0, &[200]).unwrap();
+    let count = |domain: &str, data: &[u64]| {
+        let (counted, buf) = block_on(engine.count_known(domain, pool.buffer(data)));
+        assert_eq!(contents(&buf), data, "what was asked for stays what it is");
+        counted.map(|KnownContents { zeros, known }| (zeros, known))
+    };
+    let data = [101, 200, 0, 300, 163, 101, 0];
+    assert_eq!(count("one", &data).unwrap(), (2, 3));
+    assert_eq!(count("two", &data).unwrap(), (2, 1));
+    assert_eq!(count("", &data).unwrap(), (2, 0));
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(count("one", &data).unwrap(), (2, 3));
+    assert_eq!(space(&engine).0, 65, "nothing was written");
+    pool.drive().corrupt_content(101);
+    assert_eq!(count("one", &data).unwrap(), (2, 1));
+    expect_kind(count("no/name", &data), ErrorKind::Invalid);
+    for bytes in [BLOCK_BYTES + 512, 257 * BLOCK_BYTES] {
+        let buf = pool.buffers.try_alloc(bytes).unwrap();
+        let (counted, _) = block_on(engine.count_known("one", buf));
+        expect_kind(counted, ErrorKind::Invalid);
+    }
 }

@@ -55,6 +55,7 @@ pub async fn check(drive: Arc<dyn Drive>, races: Races, seed: u64) {
     check_refusals(&*drive, &pool).await;
     model::check(&*drive, &pool, seed).await;
     check_discards(&*drive, &pool).await;
+    check_flushing(&*drive, &pool).await;
     check_dropped(&*drive, &pool).await;
     side_by_side::check_neighbours(&drive, seed).await;
     side_by_side::check_races(&drive, races, seed).await;
@@ -158,6 +159,30 @@ async fn look(drive: &dyn Drive, pool: &BufferPool, block: u64) -> Result<Vec<u8
     let buffer = filled(pool, 1, 0xee).await;
     let (result, buffer) = drive.read(buffer, &[extent(block, 0, 1)]).await;
     result.map(|()| buffer.to_vec())
+}
+
+/// A write that flushes is a write, also over one that was not flushed, and one that does not fit is refused.
+async fn check_flushing(drive: &dyn Drive, pool: &BufferPool) {
+    for byte in [1, 2] {
+        for block in [3, 4] {
+            put(drive, pool, block, 9).await.expect("written");
+        }
+        let buffer = filled(pool, 1, byte).await;
+        let (written, buffer) = drive.write_flushing(buffer, &[extent(3, 0, 1)]).await;
+        written.expect("written");
+        assert!(buffer.iter().all(|it| *it == byte), "the buffer is kept");
+        let read = look(drive, pool, 3).await.expect("read");
+        assert_eq!(read, vec![byte; BLOCK_BYTES]);
+        let beside = look(drive, pool, 4).await.expect("read");
+        assert_eq!(beside, vec![9; BLOCK_BYTES]);
+    }
+    let buffer = filled(pool, 1, 1).await;
+    let beyond = [extent(drive.blocks(), 0, 1)];
+    let (refused, _) = drive.write_flushing(buffer, &beyond).await;
+    assert_eq!(
+        refused.expect_err("it does not fit").kind(),
+        ErrorKind::Invalid
+    );
 }
 
 /// What fits neither the drive nor the buffers is refused as the caller's error, and moves nothing.

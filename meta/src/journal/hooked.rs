@@ -62,4 +62,8 @@ impl JournalMedia for HookedMedia {
     fn sync(&self) -> io::Result<()> {
         self.inner.sync()
     }
+
+    fn flushes_data(&self) -> bool {
+        self.inner.flushes_data()
+    }
 }

@@ -52,6 +52,12 @@ pub trait JournalMedia: Send + Sync {
 
     /// Returns when everything written before is on stable storage.
     fn sync(&self) -> io::Result<()>;
+
+    /// Whether [`sync`](Self::sync) does the same for the data on the pool's only drive: they are there before what is written
+    /// here. Does not block.
+    fn flushes_data(&self) -> bool {
+        false
+    }
 }
 
 /// The error of an owner whose time is over.

@@ -355,6 +355,12 @@ impl Journal {
             })
     }
 
+    /// See [`JournalMedia::flushes_data`].
+    #[must_use]
+    pub fn flushes_data(&self) -> bool {
+        self.media.flushes_data()
+    }
+
     /// Writes what the media holds there to the same place.
     fn write_again(&self, mut from: u64, to: u64) -> io::Result<()> {
         /// What is held in memory at a time.

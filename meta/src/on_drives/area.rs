@@ -26,6 +26,21 @@ pub trait MetadataArea: Send + Sync {
 
     /// Begins to make what was written before survive a loss of power.
     fn flush(&self) -> PendingIo;
+
+    /// Whether it can [write with the drive's data](Self::write_with_data).
+    fn flushes_data(&self) -> bool {
+        false
+    }
+
+    /// As [`Self::write`], and a flush of the area and of the data that were written to the drive before, as one: the blocks are
+    /// there, whenever power is lost, only if those data are.
+    ///
+    /// # Errors
+    /// Also where it cannot do that.
+    fn write_with_data(&self, block: u64, bytes: Arc<Vec<u8>>) -> PendingIo {
+        let _ = (block, bytes);
+        PendingIo::new(|| Err(io::ErrorKind::Unsupported.into()))
+    }
 }
 
 /// Work of an area on its way.

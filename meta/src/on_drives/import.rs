@@ -5,31 +5,35 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::Builder;
 
 use uuid::Uuid;
 
+use super::ahead::Ahead;
 use super::area::{BLOCK, MetadataArea};
 use super::base::{self, Pieces};
 use super::change::Change;
-use super::layout::Superblock;
-use super::log::{Place, frame_blocks, read_frame};
+use super::layout::{Layout, Superblock};
+use super::log::{Place, read_frame};
 use super::members::{lock, redo};
+use super::new_metadata::{Failed, NewFolder, NewInMemory, NewMetadata, change_of, identity_of};
+use super::newest::Newest;
 use super::state::Mark;
 use crate::backup::BackupFolder;
 use crate::error::MetaError;
 use crate::identity::PoolIdentity;
 use crate::journal::{Journal, JournalConfig, JournalMedia, MemoryMedia};
 use crate::label::Opening;
-use crate::store::{MemoryStore, RocksStore, Store, raw};
+use crate::store::{MemoryStore, Store};
 use crate::types::Checkpoint;
 
 /// Blocks of the journal's image that are read at a time.
 const RUN_BLOCKS: u64 = 256;
 
-/// Bytes of rows that become one table of the store, and a piece more at most.
-const TABLE_BYTES: usize = 32 << 20;
+/// Blocks of it that are read at a time into memory, and bytes of the largest that is looked at there: most have 128 MiB.
+const LOADED_BLOCKS: u64 = 2048;
+const LOADED_BYTES_MAX: u64 = 256 << 20;
 
 /// Changes of the log that are read before they are made.
 const CHANGES_AHEAD: usize = 2;
@@ -50,6 +54,14 @@ pub enum MayBeOlder {
     Open(String),
 }
 
+/// What is copied of a journal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    Whole,
+    /// What an opening reads.
+    Needed,
+}
+
 struct Source {
     area: Arc<dyn MetadataArea>,
     superblock: Superblock,
@@ -65,46 +77,23 @@ impl Importable {
     /// # Errors
     /// [`MetaError::Missing`] if there is none; [`MetaError::Corrupt`] if what is there cannot be read.
     pub fn look(pool: Uuid, areas: &[(u16, Arc<dyn MetadataArea>)]) -> Result<Self, MetaError> {
-        let mut found = Vec::new();
-        let mut unreadable = Vec::new();
-        let mut looked_at = Vec::new();
-        for (index, area) in areas {
-            let superblock = Superblock::read(&**area);
-            if superblock.is_ok() {
-                looked_at.push(*index);
-            }
-            match superblock {
-                Ok(Some(superblock)) if superblock.pool == pool && superblock.index == *index => {
-                    found.push((area.clone(), superblock));
-                }
-                Ok(_) => {}
-                Err(error) => unreadable.push(format!("{}: {error}", area.name())),
-            }
-        }
-        let newest = found.iter().map(|(_, found)| found.generation).max();
-        found.retain(|(_, superblock)| {
-            Some(superblock.generation) == newest && superblock.members.contains(&superblock.index)
-        });
-        let Some((_, first)) = found.first() else {
-            let name = areas
-                .first()
-                .map_or_else(String::new, |(_, area)| area.name());
-            let mut remedy = "the drives that were named hold none of the pool's metadata: name all of its drives, \
-                              or restore a backup of its folder"
-                .to_owned();
-            for unreadable in unreadable {
-                remedy += &format!("; {unreadable}");
-            }
-            return Err(MetaError::missing(name, remedy));
-        };
-        // A drive that is here has nothing newer, also if the loss of power came before its superblock.
-        let missing = first.members.iter();
-        let missing = missing.filter(|member| !looked_at.contains(member));
-        let missing = missing.copied().collect();
+        Self::look_behind(pool, areas, None)
+    }
+
+    /// The same, where some of it is in a folder already: only what came since is looked at.
+    ///
+    /// # Errors
+    /// As of [`look`](Self::look).
+    pub fn look_behind(
+        pool: Uuid,
+        areas: &[(u16, Arc<dyn MetadataArea>)],
+        ahead: Option<&Ahead>,
+    ) -> Result<Self, MetaError> {
+        let Newest { found, missing } = Newest::among(pool, areas)?;
         let mut sources = Vec::new();
         let mut damaged = None;
         for (area, superblock) in found {
-            match Source::look(area.clone(), superblock) {
+            match Source::look(area.clone(), superblock, ahead) {
                 Ok(source) => sources.push(source),
                 Err(error) => {
                     tracing::warn!(drive = area.name(), "its copy of the metadata: {error}");
@@ -170,6 +159,7 @@ impl Importable {
             let into = NewFolder {
                 pool: identity.uuid,
                 folder: &folder,
+                journal: None,
             };
             self.write_to(&into, source)?;
             folder.finish()
@@ -212,6 +202,44 @@ impl Importable {
     /// Writes store and journal of one source.
     fn write_to<N: NewMetadata>(&self, into: &N, source: &Source) -> Result<(), MetaError> {
         let store = source.write_store(into)?;
+        self.write_rest(into, (source, Copied::Whole), store)
+    }
+
+    /// Makes a folder of one that was made ahead, and of what came since. As [`write`](Self::write) otherwise. Where that fails, all of it can be written still.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write); [`MetaError::Inconsistent`] if what was made ahead is of another log.
+    pub fn write_behind(
+        &self,
+        ahead: Ahead,
+        identity: &PoolIdentity,
+    ) -> Result<PathBuf, MetaError> {
+        let source = &self.sources[0];
+        if !ahead.fits(&source.superblock) {
+            let text = "the pool's drives have another log since, or have lost what comes next";
+            return Err(MetaError::Inconsistent(text.to_owned()));
+        }
+        let from = ahead.next();
+        let (mut folder, store, journal) = ahead.into_parts();
+        let redone = source.redo_log(from, &*store);
+        redone.map_err(|failed| failed.of(&*source.area))?;
+        folder.set_identity(identity.clone())?;
+        let into = NewFolder {
+            pool: identity.uuid,
+            folder: &folder,
+            journal: Some(journal),
+        };
+        self.write_rest(&into, (source, Copied::Needed), store)?;
+        folder.finish()
+    }
+
+    /// Writes what is beside the rows of the base and of the log.
+    fn write_rest<N: NewMetadata>(
+        &self,
+        into: &N,
+        (source, copied): (&Source, Copied),
+        store: Arc<N::Store>,
+    ) -> Result<(), MetaError> {
         // What a drive has that is not here may go on from the same change in another way: then all is copied anew.
         let generation = source.superblock.generation;
         let mark = match self.missing.is_empty() {
@@ -226,145 +254,45 @@ impl Importable {
         let checkpoint = store.checkpoint()?;
         into.close_store(store)?;
         let media = into.create_journal(source.superblock.journal_bytes)?;
-        let longest = self.sources.iter().filter_map(|source| {
-            let end = source.journal_end(checkpoint)?;
-            Some((end, source))
+        let whole = self.sources.iter().filter_map(|source| {
+            let journal = source.journal(checkpoint)?;
+            Some((journal, source))
         });
-        let longest = longest.max_by_key(|(end, _)| *end);
-        // Where none is whole, the opening says why.
-        let longest = longest.map_or(source, |(_, source)| source);
-        longest
-            .copy_journal(&*media)
-            .map_err(|error| MetaError::io(media.name(), "write the journal", error))
-    }
-}
-
-/// What is made: a store of rows, which gets the changes of the log, and a journal.
-trait NewMetadata {
-    type Store: Store;
-
-    /// Makes the store of the base's pieces.
-    fn put_rows(&self, pieces: Pieces<'_>) -> Result<(), Failed>;
-
-    fn open_store(&self) -> Result<Arc<Self::Store>, MetaError>;
-
-    /// What was written to it is durable.
-    fn close_store(&self, store: Arc<Self::Store>) -> Result<(), MetaError>;
-
-    fn create_journal(&self, bytes: u64) -> Result<Arc<dyn JournalMedia>, MetaError>;
-}
-
-struct NewFolder<'a> {
-    pool: Uuid,
-    folder: &'a BackupFolder,
-}
-
-impl NewMetadata for NewFolder<'_> {
-    type Store = RocksStore;
-
-    fn put_rows(&self, pieces: Pieces<'_>) -> Result<(), Failed> {
-        let pieces = Mutex::new(pieces);
-        let next_run = || {
-            let (mut run, mut bytes) = (Vec::new(), 0);
-            let mut pieces = lock(&pieces);
-            while bytes < TABLE_BYTES
-                && let Some(piece) = pieces.read_next()?
-            {
-                bytes += piece.len();
-                run.push(piece);
+        let longest = whole.max_by_key(|(journal, _)| journal.last_seq());
+        let written = match longest {
+            Some((journal, _)) if copied == Copied::Needed => journal.needed().write_to(&*media),
+            // Where none is whole, the opening says why.
+            longest => {
+                let source = longest.map_or(source, |(_, source)| source);
+                source.copy_journal(&*media)
             }
-            let is_over = run.is_empty();
-            let show = move |put: &mut raw::Put<'_, Failed>| {
-                let mut pieces = run.iter();
-                pieces.try_for_each(|piece| {
-                    piece.each_row(&mut |key, value| put_row(put, key, value))
-                })
-            };
-            Ok((!is_over).then(|| Box::new(show) as raw::Run<'_, Failed>))
         };
-        raw::restore(self.folder.store_dir(), &next_run)
-    }
-
-    fn open_store(&self) -> Result<Arc<RocksStore>, MetaError> {
-        let store = RocksStore::open_to_fill(self.folder.store_dir(), self.pool)?;
-        Ok(Arc::new(store))
-    }
-
-    fn close_store(&self, store: Arc<RocksStore>) -> Result<(), MetaError> {
-        store.finish_filling()
-    }
-
-    fn create_journal(&self, bytes: u64) -> Result<Arc<dyn JournalMedia>, MetaError> {
-        Ok(Arc::new(self.folder.create_journal(bytes)?))
-    }
-}
-
-struct NewInMemory {
-    store: Mutex<Arc<MemoryStore>>,
-    journal: Arc<MemoryMedia>,
-}
-
-impl NewInMemory {
-    fn new(journal_bytes: u64) -> Self {
-        Self {
-            store: Mutex::default(),
-            journal: Arc::new(MemoryMedia::new(journal_bytes)),
-        }
-    }
-}
-
-impl NewMetadata for NewInMemory {
-    type Store = MemoryStore;
-
-    fn put_rows(&self, mut pieces: Pieces<'_>) -> Result<(), Failed> {
-        let mut all = Vec::new();
-        let mut put = |key: &[u8], value: &[u8]| {
-            all.push((key.to_vec(), value.to_vec()));
-            Ok(())
-        };
-        while let Some(piece) = pieces.read_next()? {
-            piece.each_row(&mut |key, value| put_row(&mut put, key, value))?;
-        }
-        *lock(&self.store) = Arc::new(MemoryStore::of_rows(&all)?);
-        Ok(())
-    }
-
-    fn open_store(&self) -> Result<Arc<MemoryStore>, MetaError> {
-        Ok(lock(&self.store).clone())
-    }
-
-    fn close_store(&self, _: Arc<MemoryStore>) -> Result<(), MetaError> {
-        Ok(())
-    }
-
-    fn create_journal(&self, _: u64) -> Result<Arc<dyn JournalMedia>, MetaError> {
-        Ok(self.journal.clone())
-    }
-}
-
-/// Puts a row of a base into a store that has no hints: the rows must not say that there are.
-fn put_row(put: &mut raw::Put<'_, Failed>, key: &[u8], value: &[u8]) -> Result<(), Failed> {
-    match key.is_empty() {
-        // The identity.
-        true => Ok(()),
-        false => put(key, &raw::without_hints(key, value)),
+        written.map_err(|error| MetaError::io(media.name(), "write the journal", error))
     }
 }
 
 impl Source {
-    fn look(area: Arc<dyn MetadataArea>, superblock: Superblock) -> io::Result<Self> {
+    fn look(
+        area: Arc<dyn MetadataArea>,
+        superblock: Superblock,
+        ahead: Option<&Ahead>,
+    ) -> io::Result<Self> {
         // Whether all of it can be read is seen when it is written.
-        let mut text = base::identity(&*area, &superblock)?;
-        let end = each_change(&*area, &superblock, |number, change| {
+        let (from, mut identity) = match ahead.filter(|ahead| ahead.fits(&superblock)) {
+            Some(ahead) => (ahead.next(), ahead.identity().clone()),
+            None => {
+                let text = base::identity(&*area, &superblock)?;
+                (Place::first(&superblock), identity_of(&*area, &text)?)
+            }
+        };
+        let end = each_change(&*area, &superblock.layout, from, |number, change| {
             if Change::is_identity(change)
-                && let Change::Identity(identity) = change_of(number, change)?
+                && let Change::Identity(text) = change_of(number, change)?
             {
-                text = identity;
+                identity = identity_of(&*area, &text)?;
             }
             Ok::<_, io::Error>(())
         })?;
-        let path = PathBuf::from(area.name());
-        let identity = PoolIdentity::parse(&path, text.as_bytes()).map_err(io::Error::other)?;
         Ok(Self {
             area,
             superblock,
@@ -380,28 +308,26 @@ impl Source {
             .put_rows(Pieces::new(&*self.area, &self.superblock))
             .and_then(|()| {
                 let store = into.open_store()?;
-                self.redo_log(&*store)?;
+                self.redo_log(Place::first(&self.superblock), &*store)?;
                 Ok(store)
             });
-        made.map_err(|failed| match failed {
-            Failed::Drive(error) => MetaError::corrupt(
-                self.area.name(),
-                error.to_string(),
-                "name all drives of the pool: another one may hold it too; nothing was changed",
-            ),
-            Failed::Store(error) => error,
-        })
+        made.map_err(|failed| failed.of(&*self.area))
     }
 
-    /// Makes the changes of the log in the store, while the next ones are read.
-    fn redo_log(&self, store: &dyn Store) -> Result<(), Failed> {
+    /// Makes the changes of the log from there on in the store, while the next ones are read.
+    fn redo_log(&self, from: Place, store: &dyn Store) -> Result<(), Failed> {
         let (sender, changes) = mpsc::sync_channel(CHANGES_AHEAD);
         std::thread::scope(|scope| {
             let read = move || {
-                each_change(&*self.area, &self.superblock, |number, change| {
-                    let taken = sender.send(change_of(number, change)?);
-                    taken.map_err(|_| io::Error::other("a change before it could not be made"))
-                })
+                each_change(
+                    &*self.area,
+                    &self.superblock.layout,
+                    from,
+                    |number, change| {
+                        let taken = sender.send(change_of(number, change)?);
+                        taken.map_err(|_| io::Error::other("a change before it could not be made"))
+                    },
+                )
             };
             let reading = Builder::new().name("metadata log".to_owned());
             let reading = reading.spawn_scoped(scope, read)?;
@@ -414,15 +340,21 @@ impl Source {
         })
     }
 
-    /// The last record of its journal, behind that checkpoint; `None` if it does not fit it.
-    fn journal_end(&self, checkpoint: Checkpoint) -> Option<u64> {
-        let image = Arc::new(Image {
+    /// Its journal, behind that checkpoint; `None` if it does not fit it.
+    fn journal(&self, checkpoint: Checkpoint) -> Option<Journal> {
+        let mut image = Image {
             area: self.area.clone(),
             first: self.superblock.layout.journal(),
             bytes: self.superblock.journal_bytes,
+            loaded: None,
+        };
+        let loaded = image.load().map_err(|error| error.to_string());
+        let opened = loaded.and_then(|()| {
+            let opened = Journal::open(Arc::new(image), checkpoint, JournalConfig::default());
+            opened.map_err(|error| error.to_string())
         });
-        match Journal::open(image, checkpoint, JournalConfig::default()) {
-            Ok((journal, _)) => Some(journal.last_seq()),
+        match opened {
+            Ok((journal, _)) => Some(journal),
             Err(error) => {
                 tracing::warn!(drive = self.area.name(), "its copy of the journal: {error}");
                 None
@@ -450,6 +382,24 @@ struct Image {
     area: Arc<dyn MetadataArea>,
     first: u64,
     bytes: u64,
+    /// What it holds.
+    loaded: Option<Vec<u8>>,
+}
+
+impl Image {
+    /// Reads it at once, if it is not too large: an opening looks at all of it, a piece at a time.
+    fn load(&mut self) -> io::Result<()> {
+        if self.bytes > LOADED_BYTES_MAX {
+            return Ok(());
+        }
+        let mut loaded = vec![0; self.bytes.next_multiple_of(BLOCK as u64) as usize];
+        let runs = loaded.chunks_mut(LOADED_BLOCKS as usize * BLOCK);
+        for (block, run) in (self.first..).step_by(LOADED_BLOCKS as usize).zip(runs) {
+            self.area.read(block, run)?;
+        }
+        self.loaded = Some(loaded);
+        Ok(())
+    }
 }
 
 impl JournalMedia for Image {
@@ -465,6 +415,11 @@ impl JournalMedia for Image {
         let end = offset.checked_add(buf.len() as u64);
         if end.is_none_or(|end| end > self.bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Some(loaded) = &self.loaded {
+            let start = offset as usize;
+            buf.copy_from_slice(&loaded[start..start + buf.len()]);
+            return Ok(());
         }
         let block = BLOCK as u64;
         let first = offset / block;
@@ -485,47 +440,18 @@ impl JournalMedia for Image {
     }
 }
 
-/// Why no store was made.
-enum Failed {
-    /// The drive cannot be read, or is damaged.
-    Drive(io::Error),
-    Store(MetaError),
-}
-
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Self {
-        Self::Drive(error)
-    }
-}
-
-impl From<MetaError> for Failed {
-    fn from(error: MetaError) -> Self {
-        Self::Store(error)
-    }
-}
-
-fn change_of(number: u64, bytes: &[u8]) -> io::Result<Change> {
-    Change::decode(bytes).map_err(|error| {
-        let text = format!("change {number} of its log {error}");
-        io::Error::new(io::ErrorKind::InvalidData, text)
-    })
-}
-
-/// Shows every change of the log, its number and its bytes; returns the number of the last one, and the block behind it.
+/// Shows every change of the log from a place on, its number and its bytes; returns the number of the last one, and the block
+/// behind it.
 fn each_change<E: From<io::Error>>(
     area: &dyn MetadataArea,
-    superblock: &Superblock,
+    layout: &Layout,
+    from: Place,
     mut change: impl FnMut(u64, &[u8]) -> Result<(), E>,
 ) -> Result<(u64, u64), E> {
-    let mut place = Place {
-        lineage: superblock.lineage,
-        change: superblock.base_change + 1,
-        block: superblock.log_start,
-    };
-    while let Some(payload) = read_frame(area, &superblock.layout, place)? {
+    let mut place = from;
+    while let Some(payload) = read_frame(area, layout, place)? {
         change(place.change, &payload)?;
-        place.change += 1;
-        place.block += frame_blocks(&payload);
+        place = place.behind(&payload);
     }
     Ok((place.change - 1, place.block))
 }

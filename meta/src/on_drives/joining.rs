@@ -35,7 +35,7 @@ impl MetadataOnDrives {
         self.folder.drop_rows()?;
         let mut syncing = lock(&self.syncing);
         let since = syncing.since.take();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let (bytes, mut failed) = match made {
             Ok(made) => made,
             Err(BaseError::Rows(error)) => {
@@ -92,7 +92,7 @@ impl MetadataOnDrives {
         candidates: &[(u16, Arc<dyn MetadataArea>)],
     ) -> Result<Option<NewBase>, MetaError> {
         let mut syncing = lock(&self.syncing);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.is_too_large || state.logged.is_some() {
             return Ok(None);
         }

@@ -58,4 +58,8 @@ impl JournalMedia for JournalOnDrives {
     fn sync(&self) -> io::Result<()> {
         self.0.sync_journal()
     }
+
+    fn flushes_data(&self) -> bool {
+        self.0.state().flushes_data
+    }
 }

@@ -243,11 +243,16 @@ impl Superblock {
 
     /// Whether both are of one log with one base: only then the same change is at the same place of both areas.
     pub(super) fn has_log_of(&self, other: &Self) -> bool {
-        let log = |of: &Self| {
+        self.has_base_of(other) && self.layout == other.layout
+    }
+
+    /// Whether both are of the same base.
+    pub(super) fn has_base_of(&self, other: &Self) -> bool {
+        let base = |of: &Self| {
             let base = (of.base_slot, of.base_change, of.base_bytes);
-            (of.lineage, of.layout, base, of.log_start)
+            (of.lineage, base, of.log_start)
         };
-        log(self) == log(other)
+        base(self) == base(other)
     }
 
     /// As it is written.

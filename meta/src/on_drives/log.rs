@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::area::{BLOCK, MetadataArea};
-use super::layout::Layout;
+use super::layout::{Layout, Superblock};
 use crate::codec::{Reader, crc32c};
 
 const HEADER: usize = 24;
@@ -28,6 +28,26 @@ pub(super) struct Place {
     pub(super) lineage: u64,
     pub(super) change: u64,
     pub(super) block: u64,
+}
+
+impl Place {
+    /// Of the first change behind the base.
+    pub(super) fn first(superblock: &Superblock) -> Self {
+        Self {
+            lineage: superblock.lineage,
+            change: superblock.base_change + 1,
+            block: superblock.log_start,
+        }
+    }
+
+    /// Of the next change, if the one here has that payload.
+    pub(super) fn behind(self, payload: &[u8]) -> Self {
+        Self {
+            change: self.change + 1,
+            block: self.block + frame_blocks(payload),
+            ..self
+        }
+    }
 }
 
 /// The blocks of a frame with that payload.

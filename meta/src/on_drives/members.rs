@@ -16,7 +16,7 @@ use super::dirty::DirtyBlocks;
 use super::folder::{Folder, MemoryFolder, PoolFolder};
 use super::layout::Superblock;
 use super::log::{Place, frame, frame_blocks, read_frame};
-use super::state::{Log, Mark, Member, OnDrivesState, State, Syncing, erase};
+use super::state::{Log, Mark, Member, OnDrivesState, State, Syncing, Watched, erase};
 use crate::error::MetaError;
 use crate::journal::{FileMedia, JournalMedia, MemoryMedia};
 use crate::setting::{ON_DRIVES_KEY, SettingChanges};
@@ -36,8 +36,10 @@ pub struct MetadataOnDrives {
     pub(super) is_making: AtomicBool,
     /// Nothing is acknowledged that no drive has.
     needs_copy: AtomicBool,
+    /// A member is none any more whose data the journal's syncs flushed.
+    lost_data: AtomicBool,
     pub(super) syncing: Mutex<Syncing>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Watched,
 }
 
 /// Makes a change of the log again in a store that does not have it, or has it.
@@ -135,8 +137,9 @@ impl MetadataOnDrives {
             making: Mutex::default(),
             is_making: AtomicBool::new(false),
             needs_copy: AtomicBool::new(false),
+            lost_data: AtomicBool::new(false),
             syncing: Mutex::default(),
-            state: Mutex::new(State {
+            state: Watched::new(State {
                 members: Vec::new(),
                 joining: Vec::new(),
                 log: None,
@@ -157,7 +160,7 @@ impl MetadataOnDrives {
         let mark = settings
             .get(ON_DRIVES_KEY)
             .and_then(|value| Mark::parse(value));
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         self.find_members(&mut state, areas, mark)?;
         match mark {
             Some(mark) if state.members.is_empty() && !mark.is_abandoned() => {
@@ -225,11 +228,7 @@ impl MetadataOnDrives {
             let Some(payload) = frame else {
                 return Ok(false);
             };
-            let after = Place {
-                change: next.change + 1,
-                block: next.block + frame_blocks(&payload),
-                ..next
-            };
+            let after = next.behind(&payload);
             Ok::<_, io::Error>(read_frame(&**area, &superblock.layout, after)?.is_some())
         };
         if found.iter().any(|found| is_behind(found).unwrap_or(true)) {
@@ -310,18 +309,9 @@ impl MetadataOnDrives {
         self.store().size_bytes()
     }
 
-    /// Who holds the metadata now.
+    /// Who holds the metadata now. Waits for no drive.
     pub fn state(&self) -> OnDrivesState {
-        let state = lock(&self.state);
-        OnDrivesState {
-            drives: state.members.iter().map(|member| member.index).collect(),
-            names: state
-                .members
-                .iter()
-                .map(|member| member.area.name())
-                .collect(),
-            is_too_large: state.is_too_large,
-        }
+        self.state.seen()
     }
 
     /// Changes the store in the folder, after the log has the change: `apply` gets the store, and the setting that is to be
@@ -331,7 +321,7 @@ impl MetadataOnDrives {
         encode: impl FnOnce() -> Vec<u8>,
         apply: impl FnOnce(&dyn Store, Option<SettingChanges>) -> Result<(), MetaError>,
     ) -> Result<(), MetaError> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.all().next().is_none() {
             self.check_copy("no drive holds it")?;
             return apply(self.store(), None);
@@ -353,7 +343,7 @@ impl MetadataOnDrives {
                 }
                 drop(state);
                 self.make_base(&[])?;
-                state = lock(&self.state);
+                state = self.state.lock();
             }
             if !state.has_room(&bytes) {
                 self.give_up(&mut state, "a change has no room in their log")?;
@@ -433,6 +423,9 @@ impl MetadataOnDrives {
                     drive = member.area.name(),
                     "the drive does not hold the pool's metadata any more: {error}"
                 );
+                if member.area.flushes_data() {
+                    self.lost_data.store(true, Ordering::Release);
+                }
             }
             state.remove(&[*index]);
         }
@@ -517,7 +510,7 @@ impl MetadataOnDrives {
     pub(super) fn sync_journal(&self) -> io::Result<()> {
         let syncing = lock(&self.syncing);
         let (members, layout) = {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             let layout = state.log.as_ref().map(|log| log.layout);
             (state.members.clone(), layout)
         };
@@ -525,12 +518,17 @@ impl MetadataOnDrives {
             self.check_copy("no drive holds it")
                 .map_err(io::Error::other)?;
         }
+        self.check_data()?;
         let Some(layout) = layout.filter(|_| !members.is_empty() || syncing.since.is_some()) else {
             return self.journal().sync();
         };
         let runs = self.dirty.take(RUN_BLOCKS);
         let mut failed = Vec::new();
         let mut writes = Vec::new();
+        // The first blocks of the journal take the data along. The others come after them.
+        let (with_data, plain): (Vec<&Member>, Vec<&Member>) = members
+            .iter()
+            .partition(|member| member.area.flushes_data());
         for run in &runs {
             let offset = run.start * BLOCK as u64;
             let bytes = self.journal_bytes(offset, (run.end - run.start) as usize * BLOCK)?;
@@ -541,22 +539,39 @@ impl MetadataOnDrives {
             if writes.len() >= WRITES_MAX {
                 wait_all(std::mem::take(&mut writes), &mut failed);
             }
-            for member in &members {
-                let write = member
-                    .area
-                    .write(layout.journal() + run.start, bytes.clone());
-                writes.push((member.index, write));
+            let block = layout.journal() + run.start;
+            for member in &plain {
+                writes.push((member.index, member.area.write(block, bytes.clone())));
+            }
+            for member in &with_data {
+                let write = member.area.write_with_data(block, bytes.clone());
+                match runs.len() {
+                    1 => writes.push((member.index, write)),
+                    _ => wait_all(vec![(member.index, write)], &mut failed),
+                }
             }
         }
         // Meanwhile, and whatever it gives, the writes have to end.
         let synced = self.journal().sync();
         wait_all(writes, &mut failed);
-        flush_all(members.iter(), &mut failed);
+        flush_all(plain.into_iter(), &mut failed);
         if !failed.is_empty() {
-            let dropped = self.drop_failed(&mut lock(&self.state), &failed);
+            let dropped = self.drop_failed(&mut self.state.lock(), &failed);
             dropped.map_err(io::Error::other)?;
+            self.check_data()?;
         }
         synced
+    }
+
+    /// An error where who relies on a sync has data that nobody flushes.
+    fn check_data(&self) -> io::Result<()> {
+        match self.lost_data.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(io::Error::other(
+                "the drive that flushes data with the journal does not hold the metadata any more; see to it, and start the \
+                 daemon again",
+            )),
+        }
     }
 
     /// From now on a drive has whatever is acknowledged. If the last one cannot hold the metadata any more, changes fail, and
@@ -566,7 +581,7 @@ impl MetadataOnDrives {
     /// None holds them now.
     pub fn require_copy(&self) -> Result<(), MetaError> {
         self.needs_copy.store(true, Ordering::Release);
-        match lock(&self.state).members.is_empty() {
+        match self.state.lock().members.is_empty() {
             true => self.check_copy("no drive holds it, or has room for it"),
             false => Ok(()),
         }
@@ -594,12 +609,11 @@ impl MetadataOnDrives {
         Ok(bytes)
     }
 
-    /// Whether some of these could be members, and are not.
+    /// Whether some of these could be members, and are not. Waits for no drive.
     pub fn wants(&self, areas: impl IntoIterator<Item = u16>) -> bool {
-        let state = lock(&self.state);
-        let is_member = |index: u16| state.members.iter().any(|member| member.index == index);
-        let is_short = state.members.len() < COPIES_WANTED && !state.is_too_large;
-        is_short && areas.into_iter().any(|index| !is_member(index))
+        let seen = self.state.seen();
+        let is_short = seen.drives.len() < COPIES_WANTED && !seen.is_too_large;
+        is_short && areas.into_iter().any(|index| !seen.drives.contains(&index))
     }
 
     /// A drive is no member any more: it leaves the pool, or is offline. Nothing is written to it. Blocks.
@@ -608,7 +622,7 @@ impl MetadataOnDrives {
     /// The store in the folder cannot be written.
     pub fn leave(&self, index: u16) -> Result<(), MetaError> {
         let _syncing = lock(&self.syncing);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let was_member = state.members.iter().any(|member| member.index == index);
         state.remove(&[index]);
         match was_member {
@@ -622,7 +636,7 @@ impl MetadataOnDrives {
     /// # Errors
     /// As of a change of the store.
     pub fn set_identity(self: &Arc<Self>, text: &str) -> Result<(), MetaError> {
-        lock(&self.state).identity = text.to_owned();
+        self.state.lock().identity = text.to_owned();
         self.change(
             || encode_identity(text),
             |store, mark| mark.map_or(Ok(()), |mark| store.put_settings(&mark)),
@@ -632,7 +646,7 @@ impl MetadataOnDrives {
     /// The pool is closed in order: nobody needs to wait for who has it open. Blocks.
     pub fn close(&self) {
         let _syncing = lock(&self.syncing);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.logged.is_none()
             && let Err(error) = self.write_superblocks(&mut state, true)
         {

@@ -22,6 +22,7 @@
 //! * Without a member the pool goes on with its folder alone, and what the areas hold is older: the epochs in the drives'
 //!   labels say so to whoever imports it.
 
+mod ahead;
 mod area;
 mod base;
 mod change;
@@ -33,12 +34,15 @@ mod journal;
 mod layout;
 mod log;
 mod members;
+mod new_metadata;
+mod newest;
 mod state;
 mod store;
 
 #[cfg(test)]
 mod tests;
 
+pub use ahead::{Ahead, Followed};
 pub use area::{MemoryArea, MetadataArea, PendingIo};
 pub use import::{Importable, MayBeOlder};
 pub use journal::JournalOnDrives;

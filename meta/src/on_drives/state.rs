@@ -1,7 +1,8 @@
 //! What is known of the members and of their log.
 
 use std::io;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::area::{BLOCK, MetadataArea};
 use super::dirty::DirtyBlocks;
@@ -39,6 +40,66 @@ pub(super) struct State {
     pub(super) is_too_large: bool,
 }
 
+/// The state, which is locked while drives write, and what is seen of it meanwhile.
+pub(super) struct Watched {
+    state: Mutex<State>,
+    seen: Mutex<OnDrivesState>,
+}
+
+impl Watched {
+    pub(super) fn new(state: State) -> Self {
+        Self {
+            seen: Mutex::new(OnDrivesState::of(&state)),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Waits for as long as a drive takes.
+    pub(super) fn lock(&self) -> Locked<'_> {
+        Locked {
+            state: self.state.lock().unwrap_or_else(PoisonError::into_inner),
+            seen: &self.seen,
+        }
+    }
+
+    /// As it was when it was locked last, if it is locked. Waits for nobody.
+    pub(super) fn seen(&self) -> OnDrivesState {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.clone()
+    }
+}
+
+/// The state, to be changed.
+pub(super) struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    seen: &'a Mutex<OnDrivesState>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let members = self.state.members.iter().map(|member| member.index);
+        if !members.eq(seen.drives.iter().copied()) || seen.is_too_large != self.state.is_too_large
+        {
+            *seen = OnDrivesState::of(&self.state);
+        }
+    }
+}
+
 /// Which log there is, and how far it goes.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
@@ -71,6 +132,20 @@ pub struct OnDrivesState {
     pub names: Vec<String>,
     /// The metadata has no room on the drives.
     pub is_too_large: bool,
+    /// There is one, and a sync of the journal flushes its data too.
+    pub flushes_data: bool,
+}
+
+impl OnDrivesState {
+    fn of(state: &State) -> Self {
+        let members = || state.members.iter();
+        Self {
+            flushes_data: matches!(&state.members[..], [only] if only.area.flushes_data()),
+            drives: members().map(|member| member.index).collect(),
+            names: members().map(|member| member.area.name()).collect(),
+            is_too_large: state.is_too_large,
+        }
+    }
 }
 
 impl Mark {

@@ -1,8 +1,10 @@
 //! What a user relies on: the pool comes back from its drives as it was acknowledged, whatever failed.
 
+mod ahead;
 mod away;
 mod large;
 mod needed;
+mod with_data;
 
 use std::path::Path;
 use std::sync::Arc;

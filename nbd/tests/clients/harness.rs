@@ -11,7 +11,7 @@ use nbd::{Bounds, Parts, Server};
 use reactor::ReactorThread;
 use subsystem::catalog::{Catalog, ExportConfig, ExportKind, NbdAddress};
 use subsystem::limits::Limits;
-use subsystem::target::{Target, TargetParts};
+use subsystem::target::{Pool, Target, TargetParts};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -185,7 +185,7 @@ async fn open(lba_bytes: u32) -> (Arc<Engine>, Arc<Target>) {
     };
     let engine = Engine::open(parts).await.expect("an engine");
     let target = Target::open(TargetParts {
-        engine: engine.clone(),
+        pool: Pool::Here(engine.clone()),
         pool_uuid: Uuid::from_u128(5),
         is_new_pool: true,
         listeners: Vec::new(),

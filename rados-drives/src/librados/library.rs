@@ -4,10 +4,11 @@
 //! wanted. Once loaded it stays loaded. The declarations are those of `rados/librados.h` (Ceph 14 and later, which has all of
 //! them under the name `librados.so.2`).
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem;
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
 
 use crate::ending;
 
@@ -23,23 +24,25 @@ macro_rules! functions {
         /// The functions, under the names that they have in the library.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// The functions are there as long as this is.
+            _loaded: Loaded,
         }
 
         impl Library {
-            fn load(file: &CStr) -> Result<Self, String> {
-                let handle = open(file)?;
+            fn load(file: &str) -> Result<Self, String> {
+                let loaded = open(file)?;
                 Ok(Self {
                     $($name: {
-                        let symbol = find(handle, concat!(stringify!($name), "\0"))?;
                         // SAFETY: the symbol is the function of that name, and the type is the one that the library's
                         // header gives it; both are stable under this file name.
-                        unsafe {
-                            mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn($($argument),*) $(-> $result)?,
-                            >(symbol)
-                        }
+                        let found = unsafe {
+                            loaded.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(
+                                concat!(stringify!($name), "\0").as_bytes(),
+                            )
+                        };
+                        *found.map_err(|error| missing(&error))?
                     },)*
+                    _loaded: loaded,
                 })
             }
         }
@@ -67,9 +70,11 @@ functions! {
     rados_write_op_cmpxattr(Opaque, *const c_char, u8, *const c_char, usize);
     rados_write_op_setxattr(Opaque, *const c_char, *const c_char, usize);
     rados_write_op_write(Opaque, *const c_char, usize, u64);
+    rados_write_op_write_full(Opaque, *const c_char, usize);
     rados_write_op_zero(Opaque, u64, u64);
     rados_write_op_remove(Opaque);
     rados_write_op_operate(Opaque, Opaque, *const c_char, *mut libc::time_t, c_int) -> c_int;
+    rados_read(Opaque, *const c_char, *mut c_char, usize, u64) -> c_int;
     rados_getxattr(Opaque, *const c_char, *const c_char, *mut c_char, usize) -> c_int;
     rados_lock_exclusive(Opaque, *const c_char, *const c_char, *const c_char, *const c_char, *mut libc::timeval, u8) -> c_int;
     rados_unlock(Opaque, *const c_char, *const c_char, *const c_char) -> c_int;
@@ -89,11 +94,10 @@ impl Library {
         static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
         LOADED
             .get_or_init(|| {
-                let library = Self::load(c"librados.so.2")?;
-                // SAFETY: the function is one of on_exit(3), and lives as long as the program.
-                match unsafe { on_exit(end_process, std::ptr::null_mut()) } {
-                    0 => Ok(library),
-                    _ => Err("there is no memory for an exit handler".to_owned()),
+                let library = Self::load("librados.so.2")?;
+                match register_end() {
+                    true => Ok(library),
+                    false => Err("there is no memory for an exit handler".to_owned()),
                 }
             })
             .as_ref()
@@ -101,63 +105,90 @@ impl Library {
     }
 }
 
+/// Makes [`end_process`] the first of the exit handlers again. OpenSSL, which the library connects with, registers its own at the
+/// first connection, and that one takes from the library's threads what they use.
+pub(crate) fn before_exit() {
+    if REGISTERED.load(Ordering::Acquire) {
+        // Without memory for it, the handler of the start is left.
+        let _ = register_end();
+    }
+}
+
+/// Whether the program ends by [`end_process`].
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether there was memory for it.
+fn register_end() -> bool {
+    let registered = at_exit(end_process);
+    REGISTERED.fetch_or(registered, Ordering::AcqRel);
+    registered
+}
+
+/// Registers an exit handler; whether there was memory for it.
+fn at_exit(handler: extern "C" fn(c_int, *mut c_void)) -> bool {
+    // SAFETY: the function is one of on_exit(3), and lives as long as the program.
+    unsafe { on_exit(handler, std::ptr::null_mut()) == 0 }
+}
+
 unsafe extern "C" {
     /// on_exit(3) of the GNU C library.
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// How long the end of the process waits for clients that are ending.
-const END_MAX: Duration = Duration::from_secs(5);
-
-/// Ends the process. Handlers run in the reverse order of their registration, so this one comes before the destructors of the
-/// library, whose threads would find destroyed what they use, and abort the process.
+/// Ends the process. Handlers run in the reverse order of their registration (on_exit(3)), so this one comes before the destructors
+/// of the library, whose threads would find destroyed what they use, and abort the process.
 extern "C" fn end_process(status: c_int, _: *mut c_void) {
-    ending::wait(END_MAX);
+    ending::wait(ending::WAIT_MAX);
     // SAFETY: it ends the process, and touches no memory. What Rust prints is written by now.
     unsafe { libc::_exit(status) }
 }
 
-fn open(file: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: the name is NUL-terminated. The library's constructors do nothing that this program depends on.
-    let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    match handle.is_null() {
-        true => Err(missing()),
-        false => Ok(handle),
-    }
+fn open(file: &str) -> Result<Loaded, String> {
+    // SAFETY: the library's constructors do nothing that this program depends on.
+    let opened = unsafe { Loaded::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
+    opened.map_err(|error| missing(&error))
 }
 
-fn find(handle: *mut c_void, name: &'static str) -> Result<*mut c_void, String> {
-    // SAFETY: the handle is an open library's, and the name is NUL-terminated by the macro above.
-    let symbol = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
-    match symbol.is_null() {
-        true => Err(missing()),
-        false => Ok(symbol),
-    }
-}
-
-/// What the dynamic linker said last.
-fn missing() -> String {
-    // SAFETY: dlerror gives null or a NUL-terminated text that is valid until the thread's next call.
-    let reason = unsafe {
-        let text = libc::dlerror();
-        match text.is_null() {
-            true => String::from("no reason given"),
-            false => CStr::from_ptr(text).to_string_lossy().into_owned(),
-        }
-    };
-    format!(
-        "librados cannot be loaded ({reason}): install the package librados2 (Ceph 14 or later)"
-    )
+/// What the dynamic linker said, and the remedy.
+fn missing(error: &libloading::Error) -> String {
+    format!("librados cannot be loaded ({error}): install the package librados2 (Ceph 14 or later)")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    /// What a library registers for the end of the process after it was loaded.
+    extern "C" fn of_a_library(_: c_int, _: *mut c_void) {
+        eprintln!("the library's own handler");
+    }
+
+    #[test]
+    fn a_process_ends_with_its_code_and_runs_no_exit_handler_of_a_library() {
+        const NAME: &str = "librados::library::tests::a_process_ends_with_its_code_and_runs_no_exit_handler_of_a_library";
+        const CHILD: &str = "ONEFOLD_TEST_ENDS";
+        if std::env::var_os(CHILD).is_some() {
+            assert!(register_end() && at_exit(of_a_library));
+            before_exit();
+            std::process::exit(7);
+        }
+        let mut child = Command::new(std::env::current_exe().expect("a program"));
+        let output = child
+            .args(["--exact", NAME, "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .expect("it starts");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{told}");
+        assert!(!told.contains("own handler"), "{told}");
+    }
 
     #[test]
     fn a_missing_library_and_one_that_is_another_are_named_with_the_remedy() {
         // Every Linux program has the second one, and it has no objects.
-        for file in [c"librados-of-no-machine.so.2", c"libc.so.6"] {
+        for file in ["librados-of-no-machine.so.2", "libc.so.6"] {
             let text = Library::load(file).err().expect("it is not librados");
             assert!(text.contains("librados2"), "{text}");
         }

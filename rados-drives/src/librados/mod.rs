@@ -19,6 +19,7 @@ use reactor::sync::{Permit, oneshot};
 use crate::address::RadosAddress;
 use crate::client::{Change, Client, Cluster, Errno, Holder, Pending, Refusal, Times};
 use crate::ending::Ending;
+pub(crate) use library::before_exit;
 use library::{Library, Opaque};
 
 /// Where Ceph's own tools look first.
@@ -175,16 +176,20 @@ impl Handles {
         times: Times,
     ) -> Result<(Opaque, Vec<String>), Refusal> {
         self.read_configuration(address.conf())?;
-        let set = |option: &CStr, value: Duration| {
-            let value = text(&value.as_secs().max(1).to_string())?;
+        let set = |option: &CStr, value: &str| {
+            let value = text(value)?;
             // SAFETY: the handle is open, and both texts are valid for the call.
             check(unsafe {
                 (self.rados.rados_conf_set)(self.cluster, option.as_ptr(), value.as_ptr())
             })
         };
-        set(c"client_mount_timeout", times.connect)
-            .and_then(|_| set(c"rados_mon_op_timeout", times.command))
-            .and_then(|_| set(c"rados_osd_op_timeout", times.command))
+        let seconds = |time: Duration| time.as_secs().max(1).to_string();
+        let (connect, command) = (seconds(times.connect), seconds(times.command));
+        set(c"client_mount_timeout", &connect)
+            .and_then(|_| set(c"rados_mon_op_timeout", &command))
+            .and_then(|_| set(c"rados_osd_op_timeout", &command))
+            // A new client asks whoever has the socket of that name, for seconds where that is a process that stands still.
+            .and_then(|_| set(c"admin_socket", ""))
             .map_err(|error| refused(ErrorKind::Io, format!("it cannot be configured: {error}")))?;
         // SAFETY: the handle is open.
         let connected = check(unsafe { (self.rados.rados_connect)(self.cluster) });
@@ -281,6 +286,11 @@ impl Handles {
                         name,
                         value.as_ptr().cast(),
                         value.len(),
+                    ),
+                    Change::Replace(data) => (library.rados_write_op_write_full)(
+                        operation,
+                        data.as_ptr().cast(),
+                        data.len(),
                     ),
                     Change::Write(at, data) => (library.rados_write_op_write)(
                         operation,
@@ -553,6 +563,23 @@ impl Client for CephClient {
             };
             check(result).map(|_| ())
         })
+    }
+
+    fn read_now(&self, object: &str, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        let object = text(object)?;
+        let mut data = vec![0_u8; len];
+        // SAFETY: the pool is open, and the data are as long as is said.
+        let read = check(unsafe {
+            (self.held.0.rados.rados_read)(
+                self.held.0.pool,
+                object.as_ptr(),
+                data.as_mut_ptr().cast(),
+                data.len(),
+                at,
+            )
+        })?;
+        data.truncate(read);
+        Ok(data)
     }
 
     fn attribute(&self, object: &str, name: &str) -> Result<Vec<u8>, Errno> {

@@ -1,8 +1,12 @@
 //! Stories of drives in a cluster that is a model of one.
 
+mod cell;
 mod conforms;
+mod deferred;
 mod model;
+mod nodes;
 mod owners;
+mod registry;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,19 +49,22 @@ fn options() -> OpenOptions {
     }
 }
 
+fn names() -> Names {
+    Names {
+        name: "rados:p/d".to_owned(),
+        drive: "d".to_owned(),
+        pool: "p".to_owned(),
+        user: "admin".to_owned(),
+    }
+}
+
 async fn open_as(
     model: &Arc<Model>,
     options: OpenOptions,
     process: Process,
 ) -> Result<RadosDrive, DriveError> {
-    let names = Names {
-        name: "rados:p/d".to_owned(),
-        drive: "d".to_owned(),
-        pool: "p".to_owned(),
-        user: "admin".to_owned(),
-    };
     let cluster: Arc<dyn Cluster> = Arc::new(model::Shared(model.clone()));
-    RadosDrive::open_in(names, cluster, options, process).await
+    RadosDrive::open_in(names(), cluster, options, process).await
 }
 
 async fn open(model: &Arc<Model>) -> RadosDrive {

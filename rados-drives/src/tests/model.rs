@@ -23,6 +23,7 @@ struct Object {
 enum Owned {
     Expect(String, Vec<u8>),
     Set(String, Vec<u8>),
+    Replace(Vec<u8>),
     Write(u64, Vec<u8>),
     Zero(u64, u64),
     Remove,
@@ -33,6 +34,7 @@ impl From<&Change<'_>> for Owned {
         match *change {
             Change::Expect(name, value) => Self::Expect(name.to_owned(), value.to_vec()),
             Change::Set(name, value) => Self::Set(name.to_owned(), value.to_vec()),
+            Change::Replace(data) => Self::Replace(data.to_vec()),
             Change::Write(at, data) => Self::Write(at, data.to_vec()),
             Change::Zero(at, len) => Self::Zero(at, len),
             Change::Remove => Self::Remove,
@@ -52,8 +54,15 @@ struct World {
     objects: BTreeMap<String, Object>,
     blocklist: BTreeSet<String>,
     clients: u64,
-    /// All operations fail with it.
+    /// All operations fail with it, when so many changes more were made.
     failure: Option<Errno>,
+    fails_after: u64,
+    /// Operations that read or change data.
+    operations: u64,
+    /// There is no room for changes that make an object larger.
+    is_full: bool,
+    /// Changes of that object fail.
+    refused: Option<(String, Errno)>,
     /// Clients from which nothing arrives.
     cut_off: BTreeSet<String>,
     /// Changes time out, and arrive later.
@@ -75,7 +84,42 @@ impl Model {
     }
 
     pub(super) fn fail(&self, failure: Option<Errno>) {
-        self.world().failure = failure;
+        let mut world = self.world();
+        (world.fails_after, world.failure) = (0, failure);
+    }
+
+    /// All operations fail when so many changes more were made.
+    pub(super) fn fail_after(&self, operations: u64, failure: Errno) {
+        let mut world = self.world();
+        (world.fails_after, world.failure) = (operations, Some(failure));
+    }
+
+    /// Operations that read or change data so far.
+    pub(super) fn operations(&self) -> u64 {
+        self.world().operations
+    }
+
+    /// Changes of an object fail, or do not any more.
+    pub(super) fn refuse_objects(&self, object: &str, failure: Option<Errno>) {
+        self.world().refused = failure.map(|failure| (object.to_owned(), failure));
+    }
+
+    /// Changes that make an object larger find no room, or do again.
+    pub(super) fn refuse_growth(&self, is_full: bool) {
+        self.world().is_full = is_full;
+    }
+
+    /// A byte of an object's data.
+    pub(super) fn data(&self, object: &str, at: usize) -> Option<u8> {
+        let world = self.world();
+        world.objects.get(object)?.data.get(at).copied()
+    }
+
+    /// Changes a bit of an object's data.
+    pub(super) fn flip(&self, object: &str, at: usize) {
+        let mut world = self.world();
+        let object = world.objects.get_mut(object).expect("it is there");
+        object.data[at] ^= 1;
     }
 
     /// Nothing of the clients so far arrives any more.
@@ -138,15 +182,42 @@ impl World {
         if self.blocklist.contains(client) {
             return Err(Errno::SHUT_OUT);
         }
-        self.failure.map_or(Ok(()), Err)
+        match self.failure {
+            Some(failure) if self.fails_after == 0 => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    fn read(&mut self, client: &str, object: &str, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        self.operations += 1;
+        self.check(client)?;
+        let data = &self.objects.get(object).ok_or(Errno::NOT_FOUND)?.data;
+        let from = data.len().min(at as usize);
+        Ok(data[from..data.len().min(from + len)].to_vec())
     }
 
     fn change(&mut self, client: &str, object: &str, changes: &[Owned]) -> Result<(), Errno> {
+        self.operations += 1;
         self.check(client)?;
+        self.fails_after = self.fails_after.saturating_sub(1);
+        if let Some((refused, failure)) = &self.refused
+            && refused == object
+        {
+            return Err(*failure);
+        }
         let found = self.objects.get(object);
+        let size = found.map_or(0, |found| found.data.len() as u64);
+        let grows = |change: &Owned| match change {
+            Owned::Write(at, data) => at + data.len() as u64 > size,
+            _ => false,
+        };
+        if self.is_full && changes.iter().any(grows) {
+            return Err(Errno::NO_SPACE);
+        }
         for change in changes {
             if let Owned::Expect(name, value) = change {
-                let is = found.and_then(|found| found.attributes.get(name));
+                // As `rados_write_op_cmpxattr` of Ceph 16.
+                let is = found.ok_or(Errno::NOT_FOUND)?.attributes.get(name);
                 if is.map_or(&[][..], Vec::as_slice) != value {
                     return Err(Errno::NOT_AS_EXPECTED);
                 }
@@ -158,6 +229,10 @@ impl World {
                 Owned::Set(name, value) => {
                     let object = self.objects.entry(object.to_owned()).or_default();
                     object.attributes.insert(name.clone(), value.clone());
+                }
+                Owned::Replace(data) => {
+                    let object = self.objects.entry(object.to_owned()).or_default();
+                    object.data.clone_from(data);
                 }
                 Owned::Write(at, data) => {
                     let object = self.objects.entry(object.to_owned()).or_default();
@@ -244,12 +319,7 @@ impl Client for ModelClient {
 
     fn read(&self, object: &str, at: u64, len: usize, room: Permit) -> Pending<Vec<u8>> {
         let (object, client) = (object.to_owned(), self.address().to_owned());
-        self.later(room, move |world| {
-            world.check(&client)?;
-            let data = &world.objects.get(&object).ok_or(Errno::NOT_FOUND)?.data;
-            let from = data.len().min(at as usize);
-            Ok(data[from..data.len().min(from + len)].to_vec())
-        })
+        self.later(room, move |world| world.read(&client, &object, at, len))
     }
 
     fn change(&self, object: &str, changes: &[Change<'_>], room: Permit) -> Pending<()> {
@@ -271,6 +341,10 @@ impl Client for ModelClient {
     fn change_now(&self, object: &str, changes: &[Change<'_>]) -> Result<(), Errno> {
         let changes: Vec<Owned> = changes.iter().map(Owned::from).collect();
         self.model.world().change(self.address(), object, &changes)
+    }
+
+    fn read_now(&self, object: &str, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        self.model.world().read(self.address(), object, at, len)
     }
 
     fn attribute(&self, object: &str, name: &str) -> Result<Vec<u8>, Errno> {

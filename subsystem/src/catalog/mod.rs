@@ -71,6 +71,8 @@ pub struct Catalog {
     pub hosts: BTreeMap<Nqn, Arc<HostConfig>>,
     /// Listeners by identifier (PORTID in the discovery log).
     pub ports: BTreeMap<u16, Arc<PortConfig>>,
+    /// Listeners of other nodes that offer the same pool; they are not stored.
+    pub elsewhere: Vec<PortConfig>,
     /// Other discovery services that hosts are referred to.
     pub referrals: BTreeMap<u16, Arc<Referral>>,
     /// Volumes that are reached by something else than NVMe.
@@ -307,6 +309,7 @@ impl Catalog {
             subsystems: BTreeMap::from([(default.nqn.clone(), Arc::new(default))]),
             hosts: BTreeMap::new(),
             ports: BTreeMap::new(),
+            elsewhere: Vec::new(),
             referrals: BTreeMap::new(),
             exports: BTreeMap::new(),
             unattached: BTreeSet::new(),
@@ -386,6 +389,21 @@ impl Catalog {
         }
         self.subsystems.insert(nqn, Arc::new(subsystem));
         Ok(())
+    }
+
+    /// Ends what ends with the power.
+    pub(crate) fn end_power_cycle(&mut self) {
+        for subsystem in self.subsystems.values_mut() {
+            let is_protected = |namespace: &Arc<NamespaceConfig>| {
+                namespace.write_protect == WriteProtect::UntilPowerCycle
+            };
+            if subsystem.namespaces.values().any(is_protected) {
+                let namespaces = &mut Arc::make_mut(subsystem).namespaces;
+                for namespace in namespaces.values_mut().filter(|it| is_protected(it)) {
+                    Arc::make_mut(namespace).write_protect = WriteProtect::Off;
+                }
+            }
+        }
     }
 
     /// Removes a subsystem. Its volumes stay; those that no other subsystem shows are then in none.

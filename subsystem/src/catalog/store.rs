@@ -33,6 +33,7 @@ use super::{
     Catalog, ExportConfig, HostConfig, NamespaceConfig, PortConfig, Referral, SubsystemConfig,
     WriteProtect,
 };
+use crate::describe::Describe;
 use crate::errors::Failure;
 use crate::throttle::{IoLimits, Limited};
 
@@ -86,22 +87,22 @@ pub(crate) struct PathStates {
     pub(crate) ana: BTreeMap<u32, AnaState>,
 }
 
-type Values = BTreeMap<String, Vec<u8>>;
+pub(crate) type Values = BTreeMap<String, Vec<u8>>;
 
 /// The catalog that the pool stores; `default` is the default subsystem of a pool that stores none.
 ///
 /// # Errors
 /// A value that cannot be understood.
-pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog, Failure> {
+pub(crate) fn load(pool: &dyn Describe, default: SubsystemConfig) -> Result<Catalog, Failure> {
     let mut catalog = Catalog::new(default);
-    for (key, subsystem) in read::<SubsystemConfig>(engine, SUBSYSTEM)? {
+    for (key, subsystem) in read::<SubsystemConfig>(pool, SUBSYSTEM)? {
         same_name(&key, subsystem.nqn.as_str())?;
         let nqn = subsystem.nqn.clone();
         catalog.subsystems.insert(nqn, Arc::new(subsystem));
     }
-    let volumes = [engine.volumes(), engine.snapshots()].concat();
+    let volumes = [pool.volumes(), pool.snapshots()].concat();
     let volumes: HashSet<Uuid> = volumes.iter().map(|info| info.uuid).collect();
-    for (key, namespace) in read::<NamespaceConfig>(engine, NAMESPACE)? {
+    for (key, namespace) in read::<NamespaceConfig>(pool, NAMESPACE)? {
         let (nqn, nsid) = key.rsplit_once('/').unwrap_or((&key, ""));
         let strange = || unreadable(&format!("{NAMESPACE}{key}"), &"its key names no namespace");
         let nqn: Nqn = nqn.parse().map_err(|_| strange())?;
@@ -114,17 +115,17 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
             subsystem.namespaces.insert(nsid, Arc::new(namespace));
         }
     }
-    for (key, host) in read::<HostConfig>(engine, HOST)? {
+    for (key, host) in read::<HostConfig>(pool, HOST)? {
         same_name(&key, host.nqn.as_str())?;
         catalog.hosts.insert(host.nqn.clone(), Arc::new(host));
     }
-    for (_, port) in read::<PortConfig>(engine, PORT)? {
+    for (_, port) in read::<PortConfig>(pool, PORT)? {
         catalog.ports.insert(port.id, Arc::new(port));
     }
-    for (_, referral) in read::<Referral>(engine, REFERRAL)? {
+    for (_, referral) in read::<Referral>(pool, REFERRAL)? {
         catalog.referrals.insert(referral.id, Arc::new(referral));
     }
-    for (key, export) in read::<ExportConfig>(engine, EXPORT)? {
+    for (key, export) in read::<ExportConfig>(pool, EXPORT)? {
         same_name(&key, &export.id.to_string())?;
         if !volumes.contains(&export.volume) {
             tracing::warn!(export = %export.address, volume = %export.volume, "the volume of an export is gone");
@@ -132,7 +133,7 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
         }
         catalog.exports.insert(export.id, Arc::new(export));
     }
-    for (key, limits) in read::<IoLimits>(engine, VOLUME_LIMIT)? {
+    for (key, limits) in read::<IoLimits>(pool, VOLUME_LIMIT)? {
         let uuid = key.parse::<Uuid>();
         let uuid = uuid.map_err(|error| unreadable(&format!("{VOLUME_LIMIT}{key}"), &error))?;
         // That of a volume that is gone is left from an interrupted deletion.
@@ -141,12 +142,12 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
             catalog.limits.insert(of, Arc::new(limits));
         }
     }
-    for (key, limits) in read::<IoLimits>(engine, HOST_LIMIT)? {
+    for (key, limits) in read::<IoLimits>(pool, HOST_LIMIT)? {
         let nqn = key.parse();
         let nqn = nqn.map_err(|error| unreadable(&format!("{HOST_LIMIT}{key}"), &error))?;
         catalog.limits.insert(Limited::Host(nqn), Arc::new(limits));
     }
-    for (_, unattached) in read::<Unattached>(engine, UNATTACHED)? {
+    for (_, unattached) in read::<Unattached>(pool, UNATTACHED)? {
         catalog.unattached = unattached.volumes;
         catalog.unattached.retain(|volume| volumes.contains(volume));
     }
@@ -159,8 +160,8 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
 ///
 /// # Errors
 /// A value that cannot be understood.
-pub(crate) fn load_paths(engine: &Engine) -> Result<Vec<PathStates>, Failure> {
-    let paths = read(engine, PATH)?.into_iter();
+pub(crate) fn load_paths(pool: &dyn Describe) -> Result<Vec<PathStates>, Failure> {
+    let paths = read(pool, PATH)?.into_iter();
     Ok(paths.map(|(_, path)| path).collect())
 }
 
@@ -169,7 +170,7 @@ pub(crate) fn load_paths(engine: &Engine) -> Result<Vec<PathStates>, Failure> {
 /// # Errors
 /// The engine refuses.
 pub(crate) async fn save(engine: &Engine, catalog: &Catalog) -> Result<(), Failure> {
-    let wanted = values_of(catalog)?;
+    let wanted = values_of(catalog, engine.writes_through())?;
     let kept: BTreeMap<String, Arc<[u8]>> = PREFIXES
         .iter()
         .flat_map(|prefix| engine.settings(prefix))
@@ -196,13 +197,17 @@ pub(crate) async fn save(engine: &Engine, catalog: &Catalog) -> Result<(), Failu
     Ok(())
 }
 
-fn values_of(catalog: &Catalog) -> Result<Values, Failure> {
+/// The settings that a catalog is stored as; with what ends with the power, if another node may go on with it before that.
+///
+/// # Errors
+/// None that anybody knows.
+pub(crate) fn values_of(catalog: &Catalog, with_power: bool) -> Result<Values, Failure> {
     let mut values = Values::new();
     for (nqn, subsystem) in &catalog.subsystems {
         put(&mut values, format!("{SUBSYSTEM}{nqn}"), &**subsystem)?;
         for (nsid, namespace) in &subsystem.namespaces {
             let mut namespace = NamespaceConfig::clone(namespace);
-            if namespace.write_protect == WriteProtect::UntilPowerCycle {
+            if namespace.write_protect == WriteProtect::UntilPowerCycle && !with_power {
                 namespace.write_protect = WriteProtect::Off;
             }
             put(&mut values, format!("{NAMESPACE}{nqn}/{nsid}"), &namespace)?;
@@ -256,7 +261,10 @@ fn put<T: Serialize>(values: &mut Values, key: String, value: &T) -> Result<(), 
 }
 
 /// The values whose keys begin so, with the rest of the keys.
-fn read<T: DeserializeOwned>(engine: &Engine, prefix: &str) -> Result<Vec<(String, T)>, Failure> {
+fn read<T: DeserializeOwned>(
+    pool: &dyn Describe,
+    prefix: &str,
+) -> Result<Vec<(String, T)>, Failure> {
     let parse = |(key, value): (String, Arc<[u8]>)| {
         let kept: Kept<T> =
             serde_json::from_slice(&value).map_err(|error| unreadable(&key, &error))?;
@@ -266,7 +274,7 @@ fn read<T: DeserializeOwned>(engine: &Engine, prefix: &str) -> Result<Vec<(Strin
         let rest = key.strip_prefix(prefix).unwrap_or_default().to_owned();
         Ok((rest, kept.value))
     };
-    engine.settings(prefix).into_iter().map(parse).collect()
+    pool.settings(prefix).into_iter().map(parse).collect()
 }
 
 fn same_name(key: &str, name: &str) -> Result<(), Failure> {
@@ -312,7 +320,7 @@ mod tests {
             };
             catalog.ports.insert(id, Arc::new(port));
         }
-        let values = values_of(&catalog).expect("values");
+        let values = values_of(&catalog, false).expect("values");
         let keys: Vec<_> = values.keys().map(String::as_str).collect();
         assert_eq!(
             keys,
@@ -326,6 +334,14 @@ mod tests {
         let kept: Kept<NamespaceConfig> =
             serde_json::from_slice(&values["namespace/nqn.2026-11.x:a/9"]).expect("a namespace");
         assert_eq!(kept.value.write_protect, WriteProtect::Off);
+        // Where another node may go on before the power is lost, it is kept; an opening after that ends it.
+        let with_power = values_of(&catalog, true).expect("values");
+        let held: Kept<NamespaceConfig> =
+            serde_json::from_slice(&with_power["namespace/nqn.2026-11.x:a/9"])
+                .expect("a namespace");
+        assert_eq!(held.value.write_protect, WriteProtect::UntilPowerCycle);
+        catalog.end_power_cycle();
+        assert_eq!(values_of(&catalog, true).expect("values"), values);
         assert_eq!(kept.value.hosts, Some(BTreeSet::new()));
         let kept: Kept<PortConfig> = serde_json::from_slice(&values["port/2"]).expect("a port");
         assert_eq!(kept.value, *catalog.ports[&2]);

@@ -12,8 +12,8 @@ use std::rc::Rc;
 use nvme::Status;
 
 use crate::admission::{Access, Refusal};
-use crate::connected_queue::KnownVolume;
 use crate::connected_queue::command::{Command, Fault};
+use crate::connected_queue::{KnownVolume, Unreachable};
 use crate::queue::Queue;
 
 /// Byte offset of the namespace identifier in a command, for the error log.
@@ -37,10 +37,23 @@ pub(crate) fn admit<Q: Queue>(
 
 /// The namespace, if the controller sees it and the path reaches it: for commands that do nothing to its content.
 pub(crate) fn reach<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Rc<KnownVolume>, Fault> {
-    let namespace = command.queue.namespace(nsid);
-    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    let namespace = seen(command, nsid)?;
     match namespace.ana.refusal() {
         None => Ok(namespace),
         Some(status) => Err(status.into()),
     }
+}
+
+/// The namespace, if the controller sees it and this node serves it, whatever the path is.
+pub(crate) fn seen<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Rc<KnownVolume>, Fault> {
+    let namespace = command.queue.namespace(nsid);
+    namespace.map_err(|unreachable| match unreachable {
+        Unreachable::Unknown => Fault::field(Status::INVALID_NAMESPACE, NSID_AT),
+        Unreachable::Elsewhere => elsewhere(),
+    })
+}
+
+/// Another node serves the pool: the host tries its other paths, and this one again when it hears of a change.
+pub(crate) fn elsewhere() -> Fault {
+    Status::ASYMMETRIC_INACCESSIBLE.into()
 }

@@ -83,7 +83,8 @@ async fn property_set<Q: Queue>(
         ConfigurationChange::Done => {}
         ConfigurationChange::Shutdown => {
             if !controller.is_discovery()
-                && let Err(error) = command.queue.target.engine.flush().await
+                && let Ok(engine) = command.queue.target.engine()
+                && let Err(error) = engine.flush().await
             {
                 fabric::log_of_peer!(error, "shutdown not durable", controller.peer.ip(), %error, %controller, "cannot make data durable for a host's shutdown");
             }

@@ -21,7 +21,6 @@ use crate::controller::Controller;
 use crate::controller::features::FeatureState;
 use crate::controller::saved_features::{self, SaveError};
 use crate::queue::Queue;
-use crate::target::record::Warnings;
 
 /// Byte offsets in the command, for the error log.
 const NSID_AT: u16 = 4;
@@ -294,7 +293,9 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
         FeatureId::VolatileWriteCache => {
             if value & 1 == 0 {
                 // Writes that were acknowledged before must not be less durable than later ones.
-                command.queue.target.engine.flush().await?;
+                if let Ok(engine) = command.queue.target.engine() {
+                    engine.flush().await?;
+                }
             }
             value & 1
         }
@@ -360,7 +361,7 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
         controller.events.set_wanted(value);
         if !controller.is_discovery() {
             // A host that asks for events is told of present warnings.
-            let warnings = Warnings::of(&command.queue.target.engine.summary());
+            let warnings = command.queue.target.warnings();
             for kind in warnings.events() {
                 controller.events.raise(kind);
             }
@@ -374,7 +375,7 @@ async fn save<Q: Queue>(command: &Command<Q>, id: FeatureId, value: u32) -> Resu
     let (target, controller) = (&command.queue.target, &command.queue.controller);
     let _turn = target.saving_features.lock().await;
     let who = (&controller.subsystem.nqn, &controller.host.nqn);
-    let saved = saved_features::save(&target.engine, who, id, value).await;
+    let saved = saved_features::save(target.engine()?, who, id, value).await;
     let saved = saved.map_err(|error| match error {
         SaveError::TooManyHosts => {
             fabric::log_of_peer!(

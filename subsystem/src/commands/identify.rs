@@ -265,7 +265,10 @@ fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32, any: bool) -> Resul
     let logical_bytes = match path {
         // Zero on a path whose ANA state forbids access (NUSE, Base 2.0, section 8.1.3).
         AnaState::Inaccessible | AnaState::PersistentLoss => 0,
-        _ => visible.volume.logical_bytes(),
+        _ => {
+            let volume = visible.volume.here();
+            volume.map_or(0, |volume| volume.logical_bytes())
+        }
     };
     Ok(describe_namespace(visible.config, &info, logical_bytes).encode())
 }
@@ -390,10 +393,12 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
         return common.encode();
     }
     let manages = may_manage(command);
-    let space = target.engine.summary();
+    // Zero is unknown (Base 2.0, figure 275).
+    let space = target.engine().map(|engine| engine.summary());
+    let space = space.map_or((0, 0), |space| (space.capacity_bytes, space.free_bytes));
     IdentifyController {
-        tnvmcap: u128::from(space.capacity_bytes),
-        unvmcap: u128::from(space.free_bytes),
+        tnvmcap: u128::from(space.0),
+        unvmcap: u128::from(space.1),
         rab: 6,
         cmic: CMIC,
         anatt: ANA_TRANSITION_SECONDS,

@@ -17,7 +17,7 @@ use nvme::Status;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
 use nvme::reservation::ReservationCommand;
 
-use super::admit::admit;
+use super::admit::{admit, elsewhere};
 use super::reservation;
 use crate::admission::{Access, Place};
 use crate::connected_queue::KnownVolume;
@@ -251,7 +251,10 @@ async fn flush<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
         // What is durable for one is durable for all, which is more than is asked for. Reservations of others, paths
         // and masks say nothing about that: what they keep from the host is not changed by it, and what the host
         // wrote before they did must not stay behind. No volume has it in its figures.
-        NSID_ALL => command.queue.target.engine.flush().await?,
+        NSID_ALL => match command.queue.target.engine() {
+            Ok(engine) => engine.flush().await?,
+            Err(_) => return Err(elsewhere()),
+        },
         nsid => {
             let volume = admit(command, nsid, Access::Flush)?;
             volume.volume.flush().await?;

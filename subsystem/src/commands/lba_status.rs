@@ -7,12 +7,12 @@ use dedup::{ErrorKind, SUB_BLOCK_BYTES};
 use nvme::Status;
 use nvme::lba_status::{GetLbaStatus, LbaStatusAction, LbaStatusList, LbaStatusRange};
 
+use super::admit::seen;
 use crate::connected_queue::KnownVolume;
 use crate::connected_queue::command::{Command, Fault, Outcome};
 use crate::queue::Queue;
 
 /// Byte offsets in the command, for the error log.
-const NSID_AT: u16 = 4;
 const SLBA_AT: u16 = 40;
 const MNDW_AT: u16 = 48;
 const ATYPE_AT: u16 = 55;
@@ -31,8 +31,7 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>, get: GetLbaStatus) -> Ou
     command.check_data_room(LbaStatusList::BYTES_MIN)?;
     // A host that asks for more than it has room for gets what fits.
     let room = asked.min(command.data_len()?);
-    let volume = command.queue.namespace(get.nsid);
-    let volume = volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    let volume = seen(command, get.nsid)?;
     let (offset, len) =
         place(&volume, &get).ok_or(Fault::field(Status::LBA_OUT_OF_RANGE, SLBA_AT))?;
     if action == LbaStatusAction::Scan {

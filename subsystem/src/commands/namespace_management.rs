@@ -176,7 +176,7 @@ async fn delete<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
         let detached = target.change(|catalog| catalog.detach(nqn, nsid)).await;
         let gone = detached.map_err(|failure| refused(controller, &failure))?;
         let shown_elsewhere = target.catalog().places_of(gone.volume).next().is_some();
-        let volumes = target.engine.volumes();
+        let volumes = target.engine()?.volumes();
         let volume = volumes.iter().find(|info| info.uuid == gone.volume);
         let host = &controller.host.nqn;
         fabric::log_of_peer!(

@@ -121,7 +121,7 @@ async fn change<Q: Queue>(command: &Command<Q>, nsid: u32, request: Request) -> 
     let volume = namespace.volume.info().uuid;
     let proven = controller.is_proven().then_some(&controller.host.nqn);
     let effects = shared
-        .change(&target.engine, |now| {
+        .change(target.engine()?, |now| {
             let host = HostId::from_bytes(host);
             let effects = now.apply(host, request)?;
             if let Some(name) = proven {

@@ -63,7 +63,7 @@ pub(crate) async fn set<Q: Queue>(
                     now.set_persist(value == 1);
                     Ok::<_, Fault>(())
                 };
-                shared.change(&queue.target.engine, set).await?;
+                shared.change(queue.target.engine()?, set).await?;
             }
         }
     }

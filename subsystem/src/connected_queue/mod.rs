@@ -58,6 +58,14 @@ pub(crate) struct KnownVolume {
     counters: Arc<VolumeCounters>,
 }
 
+/// Why a queue has no namespace of an identifier.
+pub(crate) enum Unreachable {
+    /// Its controller sees none.
+    Unknown,
+    /// Another node serves the pool.
+    Elsewhere,
+}
+
 #[derive(Default)]
 struct Remembered {
     generation: u64,
@@ -91,8 +99,11 @@ impl<Q: Queue> ConnectedQueue<Q> {
         })
     }
 
-    /// The namespace of that identifier, if this queue's controller sees it.
-    pub(crate) fn namespace(&self, nsid: u32) -> Option<Rc<KnownVolume>> {
+    /// The namespace of that identifier.
+    ///
+    /// # Errors
+    /// This queue's controller does not see it, or another node serves it.
+    pub(crate) fn namespace(&self, nsid: u32) -> Result<Rc<KnownVolume>, Unreachable> {
         // Read before the look-up: the next command sees a change in between.
         let generation = self.target.generation();
         let mut known = self.volumes.borrow_mut();
@@ -101,14 +112,16 @@ impl<Q: Queue> ConnectedQueue<Q> {
             known.volumes.clear();
         }
         let place = match known.volumes.binary_search_by_key(&nsid, |(id, _)| *id) {
-            Ok(at) => return Some(known.volumes[at].1.clone()),
+            Ok(at) => return Ok(known.volumes[at].1.clone()),
             Err(place) => place,
         };
         let live = self.target.live();
-        let visible = live.namespace(&self.controller, nsid)?;
-        let info = visible.volume.info();
+        let visible = live.namespace(&self.controller, nsid);
+        let visible = visible.ok_or(Unreachable::Unknown)?;
+        let volume = visible.volume.here().ok_or(Unreachable::Elsewhere)?.clone();
+        let info = volume.info();
         let volume = Rc::new(KnownVolume {
-            volume: visible.volume.clone(),
+            volume,
             config: visible.config.clone(),
             ana: live.ana_state(&self.controller, visible.config.ana_group),
             admission: Admission {
@@ -127,7 +140,7 @@ impl<Q: Queue> ConnectedQueue<Q> {
             counters: self.target.health.enrol_volume(info.uuid),
         });
         known.volumes.insert(place, (nsid, volume.clone()));
-        Some(volume)
+        Ok(volume)
     }
 
     /// Counts a command that succeeded, with the bytes that it moved between host and target.

@@ -11,13 +11,14 @@ use nvme::Nqn;
 use nvme::features::FeatureId;
 use serde::{Deserialize, Serialize};
 
+use crate::describe::Describe;
 use crate::errors::Failure;
 
 /// Hosts, counted in each subsystem, whose values are stored.
 pub(crate) const HOSTS_MAX: usize = 1024;
 
 /// What the keys of these settings begin with.
-const PREFIX: &str = "feature/";
+pub(crate) const PREFIX: &str = "feature/";
 
 /// The form of the setting's value.
 const VERSION: u32 = 1;
@@ -85,17 +86,17 @@ fn read(key: &str, value: &[u8]) -> Result<Values, Failure> {
 ///
 /// # Errors
 /// The first setting that cannot be read.
-pub(crate) fn check(engine: &Engine) -> Result<(), Failure> {
-    for (key, value) in engine.settings(PREFIX) {
+pub(crate) fn check(pool: &dyn Describe) -> Result<(), Failure> {
+    for (key, value) in pool.settings(PREFIX) {
         read(&key, &value)?;
     }
     Ok(())
 }
 
 /// What a host saved in a subsystem.
-pub(crate) fn of(engine: &Engine, subsystem: &Nqn, host: &Nqn) -> Values {
+pub(crate) fn of(pool: &dyn Describe, subsystem: &Nqn, host: &Nqn) -> Values {
     let key = key(subsystem, host);
-    let Some(value) = engine.setting(&key) else {
+    let Some(value) = pool.setting(&key) else {
         return Values::default();
     };
     read(&key, &value).unwrap_or_else(|failure| {

@@ -23,11 +23,8 @@ use uuid::Uuid;
 
 use super::Controller;
 use crate::catalog::SubsystemConfig;
-use crate::limits::Limits;
+use crate::limits::{ControllerIds, Limits};
 use crate::lock::lock;
-
-/// The largest controller identifier that a controller may have; FFF0h and above are reserved.
-const CNTLID_MAX: u16 = 0xffef;
 
 /// Controllers whose hosts have yet to authenticate: this fraction (1/4) of all controllers for unknown addresses, and
 /// as much again for addresses with a ready admin queue.
@@ -110,7 +107,9 @@ impl Subsystem {
     pub(crate) fn new(nqn: Nqn, kind: SubsystemKind, limits: Limits) -> Self {
         // Random bytes of a version-4 UUID: good enough to not meet the identifiers of the last run.
         let random = Uuid::new_v4().into_bytes();
-        let last = u16::from_le_bytes([random[0], random[1]]) % CNTLID_MAX;
+        let last = limits
+            .controller_ids
+            .any(u16::from_le_bytes([random[0], random[1]]));
         let registry = Mutex::new(Registry {
             last,
             controllers: BTreeMap::new(),
@@ -142,7 +141,7 @@ impl Subsystem {
         if registry.controllers.len() >= self.limits.controllers {
             return Err(full);
         }
-        let id = registry.free_id().ok_or(full)?;
+        let id = registry.free_id(self.limits.controller_ids).ok_or(full)?;
         let mut displaced = None;
         if let Some((address, is_known)) = unproven {
             let admitted = registry.unproven.admit(address, is_known, true, id);
@@ -270,15 +269,14 @@ impl Registry {
         }
     }
 
-    fn free_id(&self) -> Option<u16> {
-        let after = |id: u16| if id >= CNTLID_MAX { 1 } else { id + 1 };
-        let mut id = after(self.last);
+    fn free_id(&self, ids: ControllerIds) -> Option<u16> {
+        let mut id = ids.after(self.last);
         // One more try than there are controllers always meets a free identifier.
         for _ in 0..=self.controllers.len() {
             if !self.controllers.contains_key(&id) {
                 return Some(id);
             }
-            id = after(id);
+            id = ids.after(id);
         }
         None
     }

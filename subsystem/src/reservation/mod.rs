@@ -12,5 +12,5 @@ mod state;
 mod tests;
 
 pub(crate) use notifications::Notifications;
-pub(crate) use registry::{Registry, Watch};
+pub(crate) use registry::{KEY_PREFIX, Registry, Watch};
 pub use state::{Access, Effects, HostId, REGISTRANTS_MAX, Request, Reservations};

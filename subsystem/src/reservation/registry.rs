@@ -19,11 +19,12 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{Access, HostId, Reservations};
+use crate::describe::Describe;
 use crate::errors::Failure;
 use crate::lock::lock;
 
 /// What the keys of stored reservations begin with; the volume's UUID follows.
-const KEY_PREFIX: &str = "reservation/";
+pub(crate) const KEY_PREFIX: &str = "reservation/";
 
 /// The version of the stored form.
 const VERSION: u32 = 1;
@@ -53,18 +54,57 @@ pub(crate) struct Shared {
 }
 
 impl Registry {
-    /// What the pool has of them.
+    /// What the pool has of them after the power came back: those alone that are to survive that.
     ///
     /// # Errors
     /// A setting that cannot be understood, by its key.
-    pub(crate) fn load(engine: &Engine) -> Result<Self, Failure> {
-        let restored = engine.settings(KEY_PREFIX).into_iter().map(|(key, value)| {
-            let shared = restore(&key, &value)?;
-            Ok((shared.volume, Arc::new(shared)))
-        });
+    pub(crate) fn load(pool: &dyn Describe) -> Result<Self, Failure> {
+        let volumes = stored(pool)?;
+        for shared in volumes.values().filter(|shared| !shared.now().persists()) {
+            *lock(&shared.now) = Arc::default();
+        }
         Ok(Self {
-            volumes: Mutex::new(restored.collect::<Result<_, Failure>>()?),
+            volumes: Mutex::new(volumes),
         })
+    }
+
+    /// Deletes what is stored and did not survive ([`Registry::load`]): no node may find it again.
+    ///
+    /// # Errors
+    /// The pool takes no changes.
+    pub(crate) async fn forget_ended(&self, engine: &Engine) -> Result<(), EngineError> {
+        let ended: Vec<_> = lock(&self.volumes)
+            .values()
+            .filter(|shared| shared.is_stored.load(Ordering::Acquire))
+            .cloned()
+            .collect();
+        for shared in ended {
+            let _changing = shared.changing.lock().await;
+            if *shared.now() == Reservations::default() {
+                let gone = vec![(key_of(shared.volume), None)];
+                engine.change_settings(gone).await?;
+                shared.is_stored.store(false, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the pool has of them now, where another node changed them: all that it stored, because no power was lost.
+    ///
+    /// # Errors
+    /// As of [`Registry::load`]; then nothing has changed.
+    pub(crate) fn load_again(&self, pool: &dyn Describe) -> Result<(), Failure> {
+        let mut found = stored(pool)?;
+        let mut volumes = lock(&self.volumes);
+        for (volume, shared) in volumes.iter() {
+            // Queues have a share of it.
+            match found.remove(volume) {
+                Some(now) => shared.replace(now.now(), true),
+                None => shared.replace(Arc::default(), false),
+            }
+        }
+        volumes.extend(found);
+        Ok(())
     }
 
     /// The reservations of a volume.
@@ -109,6 +149,15 @@ impl Registry {
     }
 }
 
+/// All that the pool has stored.
+fn stored(pool: &dyn Describe) -> Result<HashMap<Uuid, Arc<Shared>>, Failure> {
+    let restored = pool.settings(KEY_PREFIX).into_iter().map(|(key, value)| {
+        let shared = restore(&key, &value)?;
+        Ok((shared.volume, Arc::new(shared)))
+    });
+    restored.collect()
+}
+
 fn key_of(volume: Uuid) -> String {
     format!("{KEY_PREFIX}{volume}")
 }
@@ -146,6 +195,12 @@ impl Shared {
         }
     }
 
+    fn replace(&self, now: Arc<Reservations>, is_stored: bool) {
+        self.is_stored.store(is_stored, Ordering::Release);
+        *lock(&self.now) = now;
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// As they are now.
     pub(crate) fn now(&self) -> Arc<Reservations> {
         lock(&self.now).clone()
@@ -163,13 +218,14 @@ impl Shared {
         let _changing = self.changing.lock().await;
         let mut next = Reservations::clone(&self.now());
         let result = change(&mut next)?;
-        let persists = next.persists();
-        if persists || self.is_stored.load(Ordering::Acquire) {
-            let value = persists.then(|| encode(&next)).transpose()?;
+        // Another node that takes the pool over goes on with them: hosts lose no power by that.
+        let is_kept = next.persists() || (engine.writes_through() && next.has_registrants());
+        if is_kept || self.is_stored.load(Ordering::Acquire) {
+            let value = is_kept.then(|| encode(&next)).transpose()?;
             engine
                 .change_settings(vec![(key_of(self.volume), value)])
                 .await?;
-            self.is_stored.store(persists, Ordering::Release);
+            self.is_stored.store(is_kept, Ordering::Release);
         }
         *lock(&self.now) = Arc::new(next);
         self.generation.fetch_add(1, Ordering::AcqRel);
@@ -227,5 +283,63 @@ impl Watch {
     /// The reservations.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::VolumeInfo;
+    use nvme::reservation::{KeyPair, RegisterAction};
+
+    use super::*;
+    use crate::reservation::Request;
+
+    /// A pool with one setting.
+    struct Pool(String, Vec<u8>);
+
+    impl Describe for Pool {
+        fn volumes(&self) -> Vec<VolumeInfo> {
+            Vec::new()
+        }
+
+        fn snapshots(&self) -> Vec<VolumeInfo> {
+            Vec::new()
+        }
+
+        fn setting(&self, key: &str) -> Option<Arc<[u8]>> {
+            (self.0 == key).then(|| self.1[..].into())
+        }
+
+        fn settings(&self, prefix: &str) -> Vec<(String, Arc<[u8]>)> {
+            let own = self.0.starts_with(prefix);
+            let own = own.then(|| (self.0.clone(), self.1[..].into()));
+            own.into_iter().collect()
+        }
+    }
+
+    #[test]
+    fn what_ends_with_the_power_is_there_after_a_takeover_and_not_after_a_start() {
+        let (volume, host) = (Uuid::from_u128(5), HostId::from_u128(7));
+        for persists in [false, true] {
+            let mut reservations = Reservations::default();
+            let register = Request::Register {
+                action: RegisterAction::Register,
+                ignore_key: false,
+                persist: Some(persists),
+                keys: KeyPair {
+                    current: 0,
+                    other: 9,
+                },
+            };
+            reservations.apply(host, register).expect("registered");
+            let pool = Pool(key_of(volume), encode(&reservations).expect("bytes"));
+            let started = Registry::load(&pool).expect("understood");
+            assert_eq!(started.of(volume).now().has_registrants(), persists);
+            let standby = Registry::load(&Pool(String::new(), Vec::new())).expect("nothing");
+            // A queue of a host has it since before.
+            let watched = standby.of(volume);
+            standby.load_again(&pool).expect("understood");
+            assert!(watched.now().has_registrants());
+        }
     }
 }

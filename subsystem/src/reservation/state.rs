@@ -170,6 +170,11 @@ impl Reservations {
         self.persist
     }
 
+    /// Whether any host is registered.
+    pub(crate) fn has_registrants(&self) -> bool {
+        !self.registrants.is_empty()
+    }
+
     /// Whether the parts are consistent. A stored state is checked before it is used.
     #[must_use]
     pub fn is_sound(&self) -> bool {

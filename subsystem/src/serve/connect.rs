@@ -252,7 +252,7 @@ async fn connect_admin(
         ));
     }
     let new = NewController {
-        saved: saved_features::of(&target.engine, &subsystem.nqn, &host.nqn),
+        saved: target.describe(|pool| saved_features::of(pool, &subsystem.nqn, &host.nqn)),
         subsystem: subsystem.clone(),
         known_as: data.subsystem,
         host,

@@ -69,6 +69,16 @@ impl Changes {
             .extend(changed.into_iter().map(|id| (id, count)));
         next
     }
+
+    /// The counts after all paths changed, because another node serves the pool now.
+    pub(crate) fn of_all(&self, catalog: &Catalog) -> Self {
+        let count = self.count + 1;
+        let groups = groups(catalog).into_keys().map(|id| (id, count));
+        Self {
+            count,
+            groups: groups.collect(),
+        }
+    }
 }
 
 /// The log page of a controller: the groups of the namespaces that it sees.

@@ -95,7 +95,7 @@ pub(crate) fn entries(
     own.chain(subsystems).chain(referrals).collect()
 }
 
-/// One entry for each listener that a host which connected to `local` can use, still with the name of the default
+/// One entry for each listener, here and on other nodes, that a host which connected to `local` can use, still with the name of the default
 /// subsystem.
 fn places(catalog: &Catalog, local: SocketAddr) -> Vec<DiscoveryEntry> {
     let local = local.ip().to_canonical();
@@ -103,7 +103,8 @@ fn places(catalog: &Catalog, local: SocketAddr) -> Vec<DiscoveryEntry> {
         return Vec::new();
     };
     let mut entries: Vec<DiscoveryEntry> = Vec::new();
-    for port in catalog.ports.values() {
+    let own = catalog.ports.values().map(|port| &**port);
+    for port in own.chain(&catalog.elsewhere) {
         let listener = port.address;
         let Some(address) = discovery::address_for(listener.host, local) else {
             continue;

@@ -143,7 +143,7 @@ impl Target {
         };
         if snapshots {
             let origin = info.snapshot.map_or(info.id, |of| of.volume);
-            let all = self.engine.snapshots().into_iter();
+            let all = self.describe(|pool| pool.snapshots()).into_iter();
             let others = all.filter(|it| {
                 it.uuid != info.uuid && it.snapshot.is_some_and(|of| of.volume == origin)
             });

@@ -26,11 +26,12 @@ use super::received::Received;
 use super::volumes::{Place, no_volume};
 use crate::admission::{Access, Admission, Refusal};
 use crate::catalog::WriteProtect;
+use crate::describe::Describe;
 use crate::errors::Failure;
 use crate::reservation;
 
 /// What the keys of stored imports begin with; the volume's UUID follows.
-const KEY_PREFIX: &str = "import/";
+pub(super) const KEY_PREFIX: &str = "import/";
 
 /// The version of the stored form.
 const VERSION: u32 = 1;
@@ -133,8 +134,8 @@ fn decode(key: &str, value: &[u8]) -> Result<Import, Failure> {
 }
 
 /// Whether a volume waits for the rest of its image.
-pub(super) fn is_incomplete(engine: &dedup::Engine, volume: Uuid) -> bool {
-    engine.setting(&key_of(volume)).is_some()
+pub(super) fn is_incomplete(pool: &dyn Describe, volume: Uuid) -> bool {
+    pool.setting(&key_of(volume)).is_some()
 }
 
 impl Target {
@@ -144,7 +145,7 @@ impl Target {
     /// A newer version wrote it.
     pub fn import_of(&self, volume: Uuid) -> Result<Option<Import>, Failure> {
         let key = key_of(volume);
-        let stored = self.engine.setting(&key);
+        let stored = self.engine()?.setting(&key);
         stored.map(|value| decode(&key, &value)).transpose()
     }
 
@@ -394,7 +395,7 @@ impl Target {
         }
         if import.grows {
             let size = image_bytes.max(1).next_multiple_of(SUB_BLOCK_BYTES as u64);
-            self.engine.resize_volume(name, size).await?;
+            self.engine()?.resize_volume(name, size).await?;
         } else if image_bytes > info.size_bytes {
             return Err(too_large(&info));
         }
@@ -420,10 +421,10 @@ impl Target {
         let info = self.volume_of_name(name)?.info();
         let import = self.import_of(info.uuid)?;
         let Some(mut import) = import else {
-            self.engine.rollback(snapshot).await?;
+            self.engine()?.rollback(snapshot).await?;
             return Ok(());
         };
-        let to = self.engine.volume(snapshot).map(|it| it.info().uuid);
+        let to = self.engine()?.volume(snapshot).map(|it| it.info().uuid);
         let base = import.changes.as_ref().map(|changes| changes.base);
         if base.is_none() || to != base {
             return Err(self.incomplete(&info, &import));
@@ -432,7 +433,7 @@ impl Target {
         // Who resumes it after a crash in the middle has to bring all of it again.
         import.done_bytes = 0;
         self.store_import(info.uuid, Some(&import)).await?;
-        self.engine.rollback(snapshot).await?;
+        self.engine()?.rollback(snapshot).await?;
         self.store_import(info.uuid, None).await?;
         self.publish(None, Some(info.uuid));
         tracing::info!(volume = %name, "changes that were being received are given up: hosts see the volume");
@@ -472,7 +473,7 @@ impl Target {
             self.store_import(info.uuid, Some(import)).await?;
         }
         if size != info.size_bytes {
-            self.engine.resize_volume(&info.name, size).await?;
+            self.engine()?.resize_volume(&info.name, size).await?;
         }
         Ok(())
     }
@@ -490,11 +491,11 @@ impl Target {
         let _sessions = self.importing.read().await;
         for name in names {
             let of = name.split('@').next().unwrap_or_default();
-            if let Some(volume) = self.engine.volume(of) {
+            if let Some(volume) = self.engine()?.volume(of) {
                 self.check_complete(&volume.info())?;
             }
         }
-        Ok(self.engine.create_snapshots(names, created).await?)
+        Ok(self.engine()?.create_snapshots(names, created).await?)
     }
 
     /// Forgets what volumes that no longer exist waited for.
@@ -502,7 +503,7 @@ impl Target {
         let mut sessions = self.importing.write().await;
         sessions.end(volume, SessionEnd::GivenUp);
         drop(sessions);
-        match is_incomplete(&self.engine, volume) {
+        match is_incomplete(&**self.engine()?, volume) {
             true => self.store_import(volume, None).await,
             false => Ok(()),
         }
@@ -522,7 +523,7 @@ impl Target {
     }
 
     pub(super) fn volume_of_name(&self, name: &str) -> Result<Arc<Volume>, Failure> {
-        self.engine.volume(name).ok_or_else(|| no_volume(name))
+        self.engine()?.volume(name).ok_or_else(|| no_volume(name))
     }
 
     fn under_way(&self, info: &VolumeInfo) -> Result<Import, Failure> {
@@ -536,7 +537,7 @@ impl Target {
 
     /// Refuses the number of a volume that exists, or that the catalog knows.
     fn check_free(&self, uuid: Uuid) -> Result<(), Failure> {
-        let volumes = self.engine.volumes();
+        let volumes = self.engine()?.volumes();
         let is_taken = volumes.iter().any(|info| info.uuid == uuid);
         match is_taken || self.catalog().knows_volume(uuid) {
             false => Ok(()),
@@ -604,7 +605,7 @@ impl Target {
         if is_too_small()? {
             let size = end.checked_next_power_of_two().unwrap_or(end);
             let size = size.max(GROWING_BYTES_MIN);
-            self.engine.resize_volume(name, size).await?;
+            self.engine()?.resize_volume(name, size).await?;
         }
         Ok(())
     }
@@ -612,7 +613,7 @@ impl Target {
     /// Refuses a snapshot that changes on their way into a volume are changes of: only with it can they be resumed or
     /// given up.
     pub(super) fn check_no_base(&self, name: &str, snapshot: Uuid) -> Result<(), Failure> {
-        for volume in self.engine.volumes() {
+        for volume in self.engine()?.volumes() {
             let import = self.import_of(volume.uuid)?;
             let changes = import.and_then(|import| import.changes);
             if changes.is_some_and(|changes| changes.base == snapshot) {
@@ -628,20 +629,22 @@ impl Target {
 
     /// Imports to volumes that are gone: a crash came between two changes.
     async fn forget_imports(&self) -> Result<(), Failure> {
-        let volumes = self.engine.volumes();
+        let volumes = self.engine()?.volumes();
         let is_there = |key: &str| volumes.iter().any(|info| key_of(info.uuid) == *key);
-        let stored = self.engine.settings(KEY_PREFIX).into_iter();
+        let stored = self.engine()?.settings(KEY_PREFIX).into_iter();
         let gone = stored.filter(|(key, _)| !is_there(key));
         let gone: Vec<_> = gone.map(|(key, _)| (key, None)).collect();
         match gone.is_empty() {
             true => Ok(()),
-            false => Ok(self.engine.change_settings(gone).await?),
+            false => Ok(self.engine()?.change_settings(gone).await?),
         }
     }
 
     async fn store_import(&self, volume: Uuid, import: Option<&Import>) -> Result<(), Failure> {
         let value = import.map(encode).transpose()?;
-        let changed = self.engine.change_settings(vec![(key_of(volume), value)]);
+        let changed = self
+            .engine()?
+            .change_settings(vec![(key_of(volume), value)]);
         Ok(changed.await?)
     }
 }

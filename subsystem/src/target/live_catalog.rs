@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::{ana, imports};
 use crate::catalog::{Catalog, NamespaceConfig, SubsystemConfig};
 use crate::controller::Controller;
+use crate::describe::Describe;
 
 /// A catalog and its volumes.
 pub(crate) struct LiveCatalog {
@@ -29,7 +30,34 @@ pub(crate) struct LiveCatalog {
     pub(crate) discovery_generation: u64,
     /// How often paths changed.
     pub(crate) ana_changes: ana::Changes,
-    volumes: HashMap<Uuid, Arc<Volume>>,
+    volumes: HashMap<Uuid, ShownVolume>,
+    /// This node serves the pool.
+    is_served: bool,
+}
+
+/// A volume as hosts are shown it.
+#[derive(Clone)]
+pub(crate) enum ShownVolume {
+    Here(Arc<Volume>),
+    /// Another node serves it.
+    Elsewhere(Arc<VolumeInfo>),
+}
+
+impl ShownVolume {
+    pub(crate) fn info(&self) -> Arc<VolumeInfo> {
+        match self {
+            Self::Here(volume) => volume.info(),
+            Self::Elsewhere(info) => info.clone(),
+        }
+    }
+
+    /// The volume, if its commands can be done here.
+    pub(crate) fn here(&self) -> Option<&Arc<Volume>> {
+        match self {
+            Self::Here(volume) => Some(volume),
+            Self::Elsewhere(_) => None,
+        }
+    }
 }
 
 /// A namespace as a controller sees it.
@@ -37,41 +65,61 @@ pub(crate) struct LiveCatalog {
 pub(crate) struct Visible<'a> {
     pub(crate) nsid: u32,
     pub(crate) config: &'a Arc<NamespaceConfig>,
-    pub(crate) volume: &'a Arc<Volume>,
+    pub(crate) volume: &'a ShownVolume,
 }
 
 impl LiveCatalog {
     /// The catalog with the volumes that the engine has now; those in no subsystem come to the default one.
-    pub(crate) fn new(catalog: &Catalog, engine: &Engine, before: Option<&Self>) -> Self {
-        let volumes = engine.volumes();
+    pub(crate) fn new(
+        catalog: &Catalog,
+        pool: &dyn Describe,
+        engine: Option<&Engine>,
+        before: Option<&Self>,
+    ) -> Self {
+        let volumes = pool.volumes();
         let mut catalog = catalog.clone();
         adopt(&mut catalog, &volumes, true);
         // Snapshots are shown only where they were attached.
-        let snapshots = engine.snapshots();
+        let snapshots = pool.snapshots();
         let volumes = volumes
             .iter()
-            .filter(|info| !imports::is_incomplete(engine, info.uuid))
+            .filter(|info| !imports::is_incomplete(pool, info.uuid))
             .chain(&snapshots)
-            .filter_map(|info| Some((info.uuid, engine.volume_by_nsid(info.nsid)?)))
+            .filter_map(|info| {
+                let volume = match engine {
+                    Some(engine) => ShownVolume::Here(engine.volume_by_nsid(info.nsid)?),
+                    None => ShownVolume::Elsewhere(Arc::new(info.clone())),
+                };
+                Some((info.uuid, volume))
+            })
             .collect();
         let discovery_generation = match before {
             None => 1,
             Some(before) => before.discovery_generation + u64::from(*before.catalog != catalog),
         };
         let ana_changes = before.map_or_else(ana::Changes::default, |before| {
-            before.ana_changes.after(&before.catalog, &catalog)
+            match before.is_served == engine.is_some() {
+                true => before.ana_changes.after(&before.catalog, &catalog),
+                false => before.ana_changes.of_all(&catalog),
+            }
         });
         Self {
             ana_changes,
             catalog: Arc::new(catalog),
             discovery_generation,
             volumes,
+            is_served: engine.is_some(),
         }
     }
 
-    /// A volume that can be used.
+    /// A volume that can be used here.
     pub(crate) fn volume(&self, uuid: Uuid) -> Option<&Arc<Volume>> {
-        self.volumes.get(&uuid)
+        self.volumes.get(&uuid)?.here()
+    }
+
+    /// How many blocks a volume has, to be compared with how many it has later.
+    pub(crate) fn size_of(&self, volume: Uuid) -> Option<u64> {
+        Some(self.volumes.get(&volume)?.info().size_bytes)
     }
 
     /// The configuration of a subsystem; `None` for the discovery subsystem too.
@@ -136,6 +184,9 @@ impl LiveCatalog {
 
     /// How the path of this controller reaches the namespaces of a group.
     pub(crate) fn ana_state(&self, controller: &Controller, group: u32) -> AnaState {
+        if !self.is_served {
+            return AnaState::Inaccessible;
+        }
         let port = self.catalog.ports.get(&controller.port);
         let state = port.and_then(|port| port.ana.get(&group));
         state.copied().unwrap_or_default()

@@ -20,12 +20,13 @@ pub mod received;
 pub mod record;
 mod reservations;
 mod smart;
+mod standby;
 pub mod tls_keys;
 pub mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use dedup::Engine;
 use fabric::{KnownAddresses, TlsMode, Transport, TransportAddress};
@@ -37,12 +38,13 @@ use uuid::Uuid;
 
 use crate::auth::Auth;
 use crate::catalog::store::PathStates;
-use crate::catalog::{Catalog, PortConfig, SubsystemConfig, UNIQUE_DISCOVERY_PREFIX, store};
+use crate::catalog::{Catalog, PortConfig, UNIQUE_DISCOVERY_PREFIX, store};
 use crate::controller::Controller;
 use crate::controller::events::EventKind;
 use crate::controller::saved_features;
 use crate::controller::{Subsystem, SubsystemKind};
 use crate::counters::Health;
+use crate::describe::{Describe, Description};
 use crate::errors::Failure;
 use crate::figures::{AttachedHost, IoFigures, ReactorFigures, TransportFigures};
 use crate::latency::Latencies;
@@ -54,10 +56,18 @@ use crate::target::record::Record;
 use crate::throttle::{Achieved, HeldBack, Limited, Surplus, ThrottleTable};
 use crate::trace::{Trace, Traces};
 
+/// A pool that is shown to hosts.
+pub enum Pool {
+    /// This node serves it.
+    Here(Arc<Engine>),
+    /// Another node serves it, and says this of it: hosts may connect, and wait ([`Target::take_over`]).
+    Elsewhere(Box<Description>),
+}
+
 /// What a target is opened with.
 pub struct TargetParts {
-    /// The engine whose volumes are the namespaces.
-    pub engine: Arc<Engine>,
+    /// The pool whose volumes are the namespaces.
+    pub pool: Pool,
     /// The pool's identity: serial number and discovery name derive from it, so they are stable over
     /// restarts.
     pub pool_uuid: Uuid,
@@ -79,7 +89,11 @@ pub struct Target {
     pub nvm: Arc<Subsystem>,
     /// The discovery subsystem, under its own name; it answers to the well-known one too.
     pub discovery: Arc<Subsystem>,
-    pub(crate) engine: Arc<Engine>,
+    /// Set when this node serves the pool.
+    engine: OnceLock<Arc<Engine>>,
+    /// What the node said of the pool that served it before.
+    description: Mutex<Arc<Description>>,
+    pool_uuid: Uuid,
     pub(crate) limits: Limits,
     pub(crate) health: Arc<Health>,
     pub(crate) traces: Arc<Traces>,
@@ -173,7 +187,7 @@ impl Target {
     /// A setting of the pool cannot be parsed; the message names it.
     pub fn open(parts: TargetParts) -> Result<Arc<Self>, Failure> {
         let TargetParts {
-            engine,
+            pool,
             pool_uuid,
             is_new_pool,
             listeners,
@@ -181,19 +195,30 @@ impl Target {
             listeners_tls,
             limits,
         } = parts;
-        saved_features::check(&engine)?;
-        let record = Record::open(&engine)?;
+        let (engine, description) = match pool {
+            Pool::Here(engine) => (Some(engine), Description::empty(pool_uuid)),
+            Pool::Elsewhere(description) => (None, *description),
+        };
+        let described: &dyn Describe = match &engine {
+            Some(engine) => &**engine,
+            None => &description,
+        };
+        saved_features::check(described)?;
+        let record = Record::open(described)?;
         let serial = serial_number(pool_uuid);
         let default: Nqn = own_name(crate::DEFAULT_SUBSYSTEM_NQN.to_owned())?;
-        let unkept = SubsystemConfig::new(default.clone(), serial.clone());
-        let mut catalog = store::load(&engine, unkept)?;
+        let mut catalog = standby::load(described, &serial)?;
+        if engine.is_some() {
+            // The power came back.
+            catalog.end_power_cycle();
+        }
         if catalog.ports.is_empty() || !listeners_by_default {
             add_transient_ports(&mut catalog, &listeners, listeners_tls)?;
-            restore_paths(&mut catalog, store::load_paths(&engine)?);
+            restore_paths(&mut catalog, store::load_paths(described)?);
         }
-        adopt(&mut catalog, &engine.volumes(), is_new_pool);
+        adopt(&mut catalog, &described.volumes(), is_new_pool);
         catalog.check()?;
-        let live = LiveCatalog::new(&catalog, &engine, None);
+        let live = LiveCatalog::new(&catalog, described, engine.as_deref(), None);
         let throttles = ThrottleTable::default();
         throttles.apply(&live.catalog.limits);
         let mut served = Served::default();
@@ -202,11 +227,13 @@ impl Target {
         let nvm = nvm.ok_or_else(|| crate::catalog::no_subsystem(&default))?;
         let discovery_nqn = own_name(format!("{UNIQUE_DISCOVERY_PREFIX}{pool_uuid}"))?;
         let discovery = Subsystem::new(discovery_nqn, SubsystemKind::Discovery, limits);
-        let reservations = reservation::Registry::load(&engine)?;
+        let reservations = reservation::Registry::load(described)?;
         let target = Arc::new(Self {
             nvm,
             discovery: Arc::new(discovery),
-            engine,
+            engine: OnceLock::new(),
+            description: Mutex::new(Arc::new(description)),
+            pool_uuid,
             limits,
             health: Arc::new(Health::new()),
             traces: Arc::default(),
@@ -228,13 +255,24 @@ impl Target {
             saving_features: AsyncMutex::new(()),
             importing: AsyncRwLock::default(),
         });
-        let weak = Arc::downgrade(&target);
-        target.engine.on_change(Box::new(move |change| {
-            if let Some(target) = weak.upgrade() {
-                target.publish(None, Some(change.info.uuid));
-            }
-        }));
+        if let Some(engine) = engine {
+            // It is set here alone, or when a standby takes its pool over.
+            let _ = target.engine.set(engine);
+            target.follow_volumes();
+        }
         Ok(target)
+    }
+
+    /// Tells hosts what changes of the engine's volumes.
+    fn follow_volumes(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        if let Some(engine) = self.engine.get() {
+            engine.on_change(Box::new(move |change| {
+                if let Some(target) = weak.upgrade() {
+                    target.publish(None, Some(change.info.uuid));
+                }
+            }));
+        }
     }
 
     /// Bounds that hosts are told, and held to.
@@ -292,7 +330,7 @@ impl Target {
         let mut next = Catalog::clone(&self.catalog());
         let result = change(&mut next)?;
         next.check()?;
-        store::save(&self.engine, &next).await?;
+        store::save(self.engine()?, &next).await?;
         self.publish(Some(next), None);
         Ok(result)
     }
@@ -302,6 +340,7 @@ impl Target {
     /// # Errors
     /// The engine refuses.
     pub async fn keep(&self) -> Result<(), Failure> {
+        self.reservations.forget_ended(self.engine()?).await?;
         self.change(|_| Ok(())).await
     }
 
@@ -317,7 +356,9 @@ impl Target {
             .map(|controller| (before.view_of(&controller), controller))
             .collect();
         let next = next.as_ref().unwrap_or(&before.catalog);
-        let after = Arc::new(LiveCatalog::new(next, &self.engine, Some(&before)));
+        let engine = self.engine.get().map(|engine| &**engine);
+        let after = self.describe(|pool| LiveCatalog::new(next, pool, engine, Some(&before)));
+        let after = Arc::new(after);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = after.clone();
         served.follow(&after.catalog, self.limits);
         for (nqn, subsystem) in &served.by_nqn {
@@ -349,9 +390,11 @@ impl Target {
             if ana::states(&before, &controller) != ana::states(&after, &controller) {
                 controller.events.raise(EventKind::AnaChanged);
             }
-            let of_volume = sees
-                .iter()
-                .filter(|(_, namespace)| Some(namespace.volume) == volume);
+            // Another node may have changed the size of any.
+            let is_resized = |uuid| before.size_of(uuid) != after.size_of(uuid);
+            let of_volume = sees.iter().filter(|(_, namespace)| {
+                Some(namespace.volume) == volume || is_resized(namespace.volume)
+            });
             for (nsid, _) in of_volume {
                 controller.events.namespace_changed(*nsid);
             }
@@ -404,7 +447,7 @@ impl Target {
     /// # Errors
     /// The pool takes no changes.
     pub async fn forget_reservations(&self) -> Result<(), dedup::EngineError> {
-        self.reservations.forget_deleted(&self.engine).await
+        self.reservations.forget_deleted(self.engine()?).await
     }
 
     /// The subsystem of that name.

@@ -51,14 +51,14 @@ impl Target {
     /// What names the content of a snapshot in every pool that received it.
     #[must_use]
     pub fn content_of(&self, snapshot: Uuid) -> Uuid {
-        let stored = self.engine.setting(&key_of(snapshot));
+        let stored = self.describe(|pool| pool.setting(&key_of(snapshot)));
         let bytes = stored.and_then(|value| <[u8; 16]>::try_from(&*value).ok());
         bytes.map_or(snapshot, Uuid::from_bytes)
     }
 
     /// The snapshot with this UUID.
     pub(super) fn snapshot_of(&self, uuid: Uuid) -> Option<VolumeInfo> {
-        let mut all = self.engine.snapshots().into_iter();
+        let mut all = self.describe(|pool| pool.snapshots()).into_iter();
         all.find(|info| info.uuid == uuid)
     }
 
@@ -70,7 +70,7 @@ impl Target {
     ) -> Result<VolumeInfo, Failure> {
         let name = &volume.name;
         let of = |info: &VolumeInfo| info.name.split('@').next() == Some(name);
-        let mut all = self.engine.snapshots().into_iter().filter(of);
+        let mut all = self.engine()?.snapshots().into_iter().filter(of);
         all.find(|info| self.content_of(info.uuid) == content)
             .ok_or_else(|| {
                 Failure::invalid(format!(
@@ -146,7 +146,7 @@ impl Target {
         received: &Received,
     ) -> Result<(), Failure> {
         let name = format!("{}@{}", volume.name, received.name);
-        let mut all = self.engine.snapshots().into_iter();
+        let mut all = self.engine()?.snapshots().into_iter();
         let Some(there) = all.find(|info| info.name == name) else {
             return Ok(());
         };
@@ -170,24 +170,24 @@ impl Target {
     ) -> Result<(), Failure> {
         self.forget_lost().await?;
         let name = format!("{}@{}", volume.info().name, received.name);
-        let there = self.engine.volume(&name).map(|it| it.info());
+        let there = self.engine()?.volume(&name).map(|it| it.info());
         // A crash came behind the snapshot: nobody else takes one of a volume that is not whole. What was resumed since
         // wrote the same again, perhaps to other blocks.
         if let Some(info) = there
             && self.content_of(info.uuid) == received.content
         {
-            self.engine.rollback(&name).await?;
+            self.engine()?.rollback(&name).await?;
             return Ok(());
         }
         self.check_name_free(&volume.info(), received)?;
         let uuid = Uuid::new_v4();
         let content = received.content.as_bytes().to_vec();
         let stored = self
-            .engine
+            .engine()?
             .change_settings(vec![(key_of(uuid), Some(content))]);
         stored.await?;
         let taken = self
-            .engine
+            .engine()?
             .create_snapshot_as(&name, uuid, received.created);
         Ok(taken.await?)
     }
@@ -195,22 +195,22 @@ impl Target {
     /// Forgets the content id of a snapshot that was deleted.
     pub(super) async fn forget_received(&self, snapshot: Uuid) -> Result<(), Failure> {
         let key = key_of(snapshot);
-        match self.engine.setting(&key) {
+        match self.engine()?.setting(&key) {
             None => Ok(()),
-            Some(_) => Ok(self.engine.change_settings(vec![(key, None)]).await?),
+            Some(_) => Ok(self.engine()?.change_settings(vec![(key, None)]).await?),
         }
     }
 
     /// Forgets the content ids of snapshots that are gone: a crash came between two changes.
     async fn forget_lost(&self) -> Result<(), Failure> {
-        let snapshots = self.engine.snapshots();
+        let snapshots = self.engine()?.snapshots();
         let is_there = |key: &str| snapshots.iter().any(|info| key_of(info.uuid) == *key);
-        let stored = self.engine.settings(KEY_PREFIX).into_iter();
+        let stored = self.engine()?.settings(KEY_PREFIX).into_iter();
         let gone: Vec<_> = stored.filter(|(key, _)| !is_there(key)).collect();
         if gone.is_empty() {
             return Ok(());
         }
         let gone = gone.into_iter().map(|(key, _)| (key, None)).collect();
-        Ok(self.engine.change_settings(gone).await?)
+        Ok(self.engine()?.change_settings(gone).await?)
     }
 }

@@ -25,7 +25,7 @@ impl Target {
     pub async fn clear_reservations(&self, volume: Uuid) -> Result<(), EngineError> {
         let shared = self.reservations.of(volume);
         let effects = shared
-            .change(&self.engine, |now| {
+            .change(self.engine()?, |now| {
                 Ok::<_, EngineError>(now.clear_by_owner())
             })
             .await?;

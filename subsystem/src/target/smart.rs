@@ -6,7 +6,6 @@
 use nvme::log::SmartLog;
 
 use crate::target::Target;
-use crate::target::record::Warnings;
 
 /// A data unit: 1000 blocks of 512 bytes.
 const DATA_UNIT_BYTES: u128 = 512_000;
@@ -14,7 +13,7 @@ const DATA_UNIT_BYTES: u128 = 512_000;
 impl Target {
     /// The page.
     pub(crate) fn smart_log(&self) -> SmartLog {
-        let warnings = Warnings::of(&self.engine.summary());
+        let warnings = self.warnings();
         let life = self.record.lifetime().plus(&self.health);
         let totals = life.totals;
         SmartLog {

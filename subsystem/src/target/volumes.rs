@@ -42,7 +42,7 @@ impl Target {
         let given = spec.uuid;
         let uuid = given.unwrap_or_else(Uuid::new_v4);
         spec.uuid = Some(uuid);
-        let engine = &self.engine;
+        let engine = self.engine()?;
         // Checked first: undoing a failed creation would delete the namespaces of the volume that has this UUID.
         let is_free = |catalog: &Catalog| {
             let volumes = engine.volumes();
@@ -109,7 +109,7 @@ impl Target {
     ) -> Result<(), Failure> {
         // No import begins meanwhile.
         let _sessions = self.importing.read().await;
-        let origin = self.engine.volume(name).ok_or_else(|| no_volume(name))?;
+        let origin = self.engine()?.volume(name).ok_or_else(|| no_volume(name))?;
         self.check_complete(&origin.info())?;
         for clone in clones {
             let uuid = Uuid::new_v4();
@@ -135,7 +135,7 @@ impl Target {
                 }
             })
             .await?;
-            if let Err(error) = self.engine.clone_volume(name, clone, Some(uuid)).await {
+            if let Err(error) = self.engine()?.clone_volume(name, clone, Some(uuid)).await {
                 self.forget(uuid).await;
                 return Err(error.into());
             }
@@ -148,7 +148,7 @@ impl Target {
     /// # Errors
     /// There is none of that name, it is exported, changes of it are on their way, or the pool takes no changes.
     pub async fn delete_volume(&self, name: &str) -> Result<(), Failure> {
-        let volume = self.engine.volume(name);
+        let volume = self.engine()?.volume(name);
         let volume = volume.ok_or_else(|| no_volume(name))?;
         let uuid = volume.info().uuid;
         self.check_not_exported(name, uuid)?;
@@ -156,7 +156,7 @@ impl Target {
             // No stream of changes begins meanwhile.
             let _sessions = self.importing.read().await;
             self.check_no_base(name, uuid)?;
-            self.engine.delete_volume(name).await?;
+            self.engine()?.delete_volume(name).await?;
         }
         self.forget(uuid).await;
         if let Err(error) = self.forget_import(uuid).await {

@@ -20,7 +20,7 @@ use reactor::{Buffer, BufferPool};
 use subsystem::limits::Limits;
 use subsystem::queue::Queue;
 use subsystem::serve::serve_queue;
-use subsystem::target::{Target, TargetParts};
+use subsystem::target::{Pool, Target, TargetParts};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -475,7 +475,7 @@ fn a_story_that_hangs_is_named() {
 /// Opens a target of an engine, as a daemon does at its start.
 pub(crate) fn open_target(engine: &Arc<Engine>, limits: Limits) -> Arc<Target> {
     Target::open(TargetParts {
-        engine: engine.clone(),
+        pool: Pool::Here(engine.clone()),
         pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
         is_new_pool: true,
         listeners_by_default: false,

@@ -22,6 +22,7 @@ mod logs;
 mod misuse;
 mod received;
 mod reservations;
+mod standby;
 mod subsystems;
 mod throttle;
 mod tls;

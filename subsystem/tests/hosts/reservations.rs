@@ -12,7 +12,7 @@ use nvme::reservation::{
 use nvme::{Sqe, Status};
 use subsystem::errors::Failure;
 use subsystem::limits::Limits;
-use subsystem::target::{Target, TargetParts};
+use subsystem::target::{Pool, Target, TargetParts};
 use uuid::Uuid;
 
 use crate::harness::{Attached, FakeQueue, Lab, Reply, read, story, write};
@@ -483,7 +483,7 @@ fn restarted(lab: Lab) -> Lab {
 
 fn reopened(lab: &Lab) -> Result<Arc<Target>, Failure> {
     Target::open(TargetParts {
-        engine: lab.engine.clone(),
+        pool: Pool::Here(lab.engine.clone()),
         pool_uuid: Uuid::from_u128(1),
         is_new_pool: false,
         listeners_by_default: false,

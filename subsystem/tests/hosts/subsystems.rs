@@ -377,7 +377,7 @@ fn a_setting_that_cannot_be_understood_stops_the_start_by_its_name() {
         let change = vec![(key.clone(), Some(newer))];
         lab.engine.change_settings(change).await.expect("kept");
         let parts = subsystem::target::TargetParts {
-            engine: lab.engine.clone(),
+            pool: subsystem::target::Pool::Here(lab.engine.clone()),
             pool_uuid: uuid::Uuid::from_u128(1),
             is_new_pool: false,
             listeners_by_default: false,

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::ana::AnaCommand;
 use super::bench::BenchCommand;
+use super::cluster::ClusterCommand;
 use super::config::ConfigCommand;
 use super::default_pool::default_pool;
 use super::discover::DiscoverArgs;
@@ -118,6 +119,9 @@ pub enum Command {
     /// Check and repair a pool
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Show the pools of a Ceph cluster and the nodes that offer them, and drain a node
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Serve raw drives to pools of other machines
     #[command(subcommand)]
     Sled(SledCommand),

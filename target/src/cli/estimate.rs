@@ -4,12 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use api::client::Client;
+use api::images::Bytes;
 use bench::estimate::{Estimate, EstimateError, Grain, Options, Progress};
 use clap::Args;
-use dedup::ErrorKind;
+use dedup::{Block, ErrorKind, MAX_COMMAND_BYTES, SUB_BLOCK_BYTES};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use subsystem::errors::Failure;
 
+use super::run::converse;
 use super::table::{Align, table};
 use super::{Exit, Outcome, print, print_json};
 use crate::exit::EXIT_FAILED;
@@ -18,7 +22,8 @@ use crate::size::{format_human, parse_size};
 /// `onefold estimate`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  onefold estimate /var/lib/libvirt/images\n  onefold estimate /dev/vg0/db --json\n\n\
+    after_help = "Examples:\n  onefold estimate /var/lib/libvirt/images\n  onefold estimate /dev/vg0/db --json\n  \
+                  onefold estimate vm.img --against /var/lib/onefold/a --against /var/lib/onefold/b\n\n\
                   Only reads. Folders are searched on their own file system; symbolic links and special files in\n\
                   them are left out, and files with several names are read once. Exit 1 if something could not be read."
 )]
@@ -29,9 +34,38 @@ pub struct EstimateArgs {
     /// Memory for fingerprints; beyond it the result is estimated from a sample, and its error is printed
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "512M")]
     pub memory: u64,
+    /// The folder of a pool whose daemon runs: say how much of the data it has already (several: once for each)
+    #[arg(long, value_name = "POOL")]
+    pub against: Vec<PathBuf>,
+    /// The domain of the volume that the data would go to, in those pools
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        requires = "against",
+        hide_default_value = true
+    )]
+    pub domain: String,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Blocks that pools are asked for: for these what was found of them errs by less than one percent of the data in 95 of 100 cases.
+const SAMPLE_BLOCKS: usize = 16 << 10;
+
+/// Blocks of one request.
+const ASKED_BLOCKS: usize = MAX_COMMAND_BYTES / SUB_BLOCK_BYTES;
+
+/// What a pool has of the data.
+#[derive(Debug, Serialize)]
+struct Against {
+    /// Its folder.
+    pool: PathBuf,
+    /// The part of the data (not of zeros) that it has.
+    known: f64,
+    /// Its error, plus or minus: what 95 of 100 estimates keep.
+    error: f64,
 }
 
 /// Least memory: enough for an error below two percent.
@@ -44,9 +78,18 @@ const REDRAW: Duration = Duration::from_millis(100);
 pub(super) fn run(args: EstimateArgs) -> Outcome {
     let memory_bytes = usize::try_from(args.memory.max(MEMORY_MIN))
         .map_err(|_| Failure::invalid("--memory is more than this machine can address"))?;
+    // Before all data are read: a pool that does not answer now is told at once.
+    for pool in &args.against {
+        let asked = Bytes::from_static(&[0; SUB_BLOCK_BYTES]);
+        converse(Client::new(pool).count_known(&args.domain, asked))?;
+    }
     let options = Options {
         paths: args.paths,
         memory_bytes,
+        sample_blocks: match args.against.is_empty() {
+            true => 0,
+            false => SAMPLE_BLOCKS,
+        },
     };
     // Hidden by itself where standard error is no terminal.
     let bar = ProgressBar::new_spinner().with_message("counting");
@@ -81,15 +124,67 @@ pub(super) fn run(args: EstimateArgs) -> Outcome {
         };
         Exit::from(failure)
     })?;
+    let compared = args
+        .against
+        .into_iter()
+        .map(|pool| ask(pool, &args.domain, &estimate.sample));
+    let against = compared.collect::<Result<Vec<Against>, Failure>>()?;
     if args.json {
-        print_json(&estimate)?;
+        #[derive(Serialize)]
+        struct Compared<'a> {
+            #[serde(flatten)]
+            estimate: &'a Estimate,
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            against: Vec<Against>,
+        }
+        print_json(&Compared {
+            estimate: &estimate,
+            against,
+        })?;
     } else {
-        print(&render(&estimate));
+        print(&(render(&estimate) + &rendered(&against, estimate.sample.len())));
     }
     Ok(match estimate.skipped.unreadable {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(EXIT_FAILED),
     })
+}
+
+/// How much of a sample a pool has.
+fn ask(pool: PathBuf, domain: &str, sample: &[Block]) -> Result<Against, Failure> {
+    let client = Client::new(&pool);
+    let mut found = 0;
+    for blocks in sample.chunks(ASKED_BLOCKS) {
+        let asked = Bytes::copy_from_slice(blocks.as_flattened());
+        found += converse(client.count_known(domain, asked))?.known;
+    }
+    let asked = sample.len().max(1) as f64;
+    let known = found as f64 / asked;
+    Ok(Against {
+        pool,
+        known,
+        // Of a share that was sampled; two standard deviations are 95 of 100 cases.
+        error: 2.0 * (known * (1.0 - known) / asked).sqrt(),
+    })
+}
+
+fn rendered(against: &[Against], asked: usize) -> String {
+    if against.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = against
+        .iter()
+        .map(|one| {
+            let percent = |part: f64| format!("{:.1} %", part * 100.0);
+            let error = format!("± {}", percent(one.error));
+            vec![one.pool.display().to_string(), percent(one.known), error]
+        })
+        .collect();
+    let align = [Align::Left, Align::Right, Align::Left];
+    format!(
+        "\n{}\nOf DATA in blocks of 4 KiB, by a sample of {asked}.\n",
+        table(&["POOL", "HAS ALREADY", ""], &rows, &align)
+    )
 }
 
 fn bar_style() -> ProgressStyle {

@@ -8,6 +8,7 @@ mod ana;
 pub mod args;
 mod ask;
 pub mod bench;
+pub mod cluster;
 pub mod config;
 mod default_pool;
 mod diff;
@@ -30,6 +31,7 @@ mod perf_progress;
 mod plan;
 pub mod pool;
 pub mod pool_key;
+mod pool_nodes;
 mod pool_set;
 mod progress;
 pub mod receive;
@@ -73,6 +75,12 @@ use args::Command;
 /// Runs the program with the process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
+    let code = run_words();
+    rados_drives::before_exit();
+    code
+}
+
+fn run_words() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     let json = line::asks_for_json(&words);
     let cli = match line::parse(words) {
@@ -187,6 +195,7 @@ fn run_command(command: Command) -> Outcome {
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Pool(command) => pool::run(command),
+        Command::Cluster(command) => cluster::run(command),
         Command::Scrub(command) => scrub::run(command),
         Command::Sled(command) => sled::run(command),
         Command::Snapshot(command) => snapshot::run(command),

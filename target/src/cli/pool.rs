@@ -18,6 +18,7 @@ use super::default_pool::default_pool;
 use super::labels::labels;
 use super::plan::PlanArgs;
 use super::pool_key::PoolKeyCommand;
+use super::pool_nodes;
 use super::pool_set::PoolSetArgs;
 use super::repair::pool_repair;
 use super::restore::pool_restore;
@@ -159,6 +160,33 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Give a served pool to another node that waits for it (`onefold serve --join`)
+    #[command(
+        after_help = "Example:\n  onefold pool move --pool ./onefold-data\n\nHosts that are attached to both nodes wait for a moment, and no command fails. The daemon is a standby\nfrom then on."
+    )]
+    Move {
+        /// The pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the nodes that offer a pool in a cluster, and say which of them serves it
+    #[command(
+        after_help = "Examples:\n  onefold pool nodes --pool ./onefold-data\n  onefold pool nodes rados:onefold\n\nIt asks the cluster, and needs no daemon."
+    )]
+    Nodes {
+        /// The pool's first drive, where there is no folder
+        #[arg(value_name = "DRIVE")]
+        drive: Option<PathBuf>,
+        /// The pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Say what the labels of drives say: which pool they belong to, and who opened it last; exit 1: one has none
     #[command(after_help = "Example:\n  onefold pool labels /dev/nvme1n1 /dev/nvme2n1")]
     Labels {
@@ -246,6 +274,10 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
             json,
         } => super::import::pool_import(&drives, &pool.pool, force.as_deref(), json),
         PoolCommand::Labels { drives, json } => labels(&drives, json),
+        PoolCommand::Move { pool, json } => pool_nodes::move_pool(&pool.pool, json),
+        PoolCommand::Nodes { drive, pool, json } => {
+            pool_nodes::nodes(drive.as_deref(), &pool.pool, json)
+        }
     }
 }
 

@@ -7,6 +7,9 @@ use crate::time::format_duration;
 
 /// One line, and one more where something would help.
 pub(super) fn reliability_text(reliability: &Reliability, redundancy: Redundancy) -> String {
+    if reliability.is_in_cluster {
+        return "Loss of data: the Ceph cluster keeps the copies, and says how safe they are (`ceph -s`)\n".to_owned();
+    }
     let mut text = format!(
         "Loss of data: about {:.1e} a year",
         reliability.losses_per_year
@@ -77,6 +80,16 @@ mod tests {
             is_rebuild_measured: true,
             ..Reliability::default()
         }
+    }
+
+    #[test]
+    fn of_a_pool_in_a_cluster_no_figure_is_made_up() {
+        let reliability = Reliability {
+            is_in_cluster: true,
+            ..example()
+        };
+        let text = reliability_text(&reliability, Redundancy::None);
+        assert!(text.contains("Ceph") && !text.contains("a year"), "{text}");
     }
 
     #[test]

@@ -166,9 +166,10 @@ macro_rules! key {
 }
 
 /// The keys, in the order of [`TABLES`].
-pub(crate) static KEYS: [Key; 39] = [
+pub(crate) static KEYS: [Key; 40] = [
     key!("pool", "dir", Text, pool, sample "\"/srv/pool\""),
     key!("pool", "warn_at", Numbers, warn_at),
+    key!("pool", "join", Switch, join),
     key!("listen", "addresses", Texts, listen, sample "[\"rdma://192.0.2.5:4420\", \"tcp://192.0.2.5:4420\"]"),
     key!("listen", "mdns", Switch, mdns),
     key!("listen", "tcp_pacing", Switch, tcp_pacing),

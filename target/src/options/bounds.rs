@@ -23,7 +23,7 @@ pub struct BoundsArgs {
     /// Further ones are told that the controller is busy.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=0xff00))]
     pub hosts: Option<u16>,
-    /// I/O queues of a host [default: 128, or fewer where the limit of open files is too low for that]
+    /// I/O queues of a host [default: 128; fewer if open files are limited]
     ///
     /// One that asks for more is granted so many.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

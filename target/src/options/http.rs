@@ -13,20 +13,20 @@ use super::parse_switch;
 pub struct HttpArgs {
     /// A group whose members may use the pool's control socket [default: nobody but the daemon's user]
     ///
-    /// They may look at everything, make and attach volumes, scrub and check. What takes something from somebody is left
-    /// to root and the daemon's user.
+    /// They may look at everything, make and attach volumes, scrub and check. What takes something from somebody is
+    /// left to root.
     #[arg(long, value_name = "GROUP", hide_short_help = true)]
     pub api_group: Option<String>,
     /// Answer HTTP here: the API, /healthz, /metrics [default: nowhere]
     ///
-    /// Programs of this machine read /healthz and /metrics without a token, everything else needs one (`onefold token
-    /// create`). An address that other machines can reach needs TLS too.
+    /// Programs of this machine need no token for /healthz and /metrics, all else does (`onefold token create`).
+    /// Addresses that other machines reach need TLS.
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub http: Option<SocketAddr>,
     /// A name by which requests over HTTP may call this machine (repeatable) [default: its host name]
     ///
-    /// Its addresses and localhost are always known. Requests for other names are refused: a page of another site
-    /// could have sent them through the browser of somebody here.
+    /// Its addresses and localhost are always known. Requests for other names are refused: another site's page could
+    /// have sent them.
     #[arg(long = "http-name", value_name = "NAME", hide_short_help = true)]
     pub http_name: Vec<String>,
     /// Certificate of the HTTP listener, with those that lead to its authority behind it: a file in PEM
@@ -37,8 +37,7 @@ pub struct HttpArgs {
     pub http_tls_key: Option<PathBuf>,
     /// Answer other machines without TLS
     ///
-    /// Whoever can read the network between them then has the tokens that they send. For a network that is protected
-    /// otherwise.
+    /// Whoever can read the network between them then has their tokens.
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, hide_short_help = true)]
     pub http_clear_text: bool,
 }

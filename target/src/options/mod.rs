@@ -80,8 +80,7 @@ pub struct ServeArgs {
     pub create: Option<u64>,
     /// Fingerprints of a new pool [default: clnh where the processor can]
     ///
-    /// Both need the pool's secret key to find a collision. clnh is several times as fast; blake3 resists even
-    /// somebody who has the key.
+    /// clnh is several times as fast; blake3 resists even who has the key.
     #[arg(long, value_name = "clnh|blake3", value_parser = parse_fingerprint, help_heading = POOL_HEADING)]
     pub fingerprint: Option<FingerprintFunction>,
     /// Copies of all data of a new pool, on different drives [default: none]
@@ -93,6 +92,11 @@ pub struct ServeArgs {
     /// vhost-user:/SOCKET a device of SPDK or QEMU, rados:POOL is in a Ceph cluster. memory=SIZE keeps nothing.
     #[arg(long = "drive", value_name = "PATH[=SIZE][,domain=NAME]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
+    /// Be a standby while another node serves the pool
+    ///
+    /// For drives in a Ceph cluster. When that node dies, this one takes the pool over. Start each node so.
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = POOL_HEADING)]
+    pub join: bool,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]
     ///
     /// Options, each after a comma: lba=512, dedup=off, compression=lz4 or zstd, verify=compare or background,
@@ -110,7 +114,7 @@ pub struct ServeArgs {
     pub listen: Vec<TransportAddress>,
     /// Whether hosts come by TLS: off, allowed or required
     ///
-    /// For TCP listeners of --listen, and those without it. `onefold host tls-key add` keeps hosts' keys.
+    /// For TCP listeners of --listen, or without it. `onefold host tls-key add` keeps hosts' keys.
     #[arg(long, value_name = "MODE", default_value_t, help_heading = LISTENERS_HEADING)]
     pub tls: TlsMode,
     /// Announce the discovery service on the local network by mDNS
@@ -120,14 +124,12 @@ pub struct ServeArgs {
     pub mdns: bool,
     /// TCP: keep the system's congestion control also where that is BBR
     ///
-    /// BBR sends by a timer: that is for hosts far away. Without this option connections use CUBIC there, which costs
-    /// far less on short paths.
+    /// That is for hosts far away. Without this option they use CUBIC, which costs far less on short paths.
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = LISTENERS_HEADING)]
     pub tcp_pacing: bool,
     /// Soft RoCE: check all 32 bits of every IPv4 packet's ICRC
     ///
-    /// Without this option those 16 are checked that a UDP socket lets one check. It needs CAP_NET_RAW and costs a
-    /// second receive of each packet.
+    /// Without this option 16 of them are. It needs CAP_NET_RAW, and costs a second receive of each packet.
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = LISTENERS_HEADING)]
     pub strict_icrc: bool,
     /// Take this drive for a new pool whatever it holds: what is there is LOST (repeatable; the path as after --drive)
@@ -156,8 +158,7 @@ pub struct ServeArgs {
     pub reactors: Option<usize>,
     /// How long an idle data-plane thread polls before it sleeps, at most 1ms
     ///
-    /// Where polling has not paid lately it hardly does. More saves wake-ups of lone commands, 0 saves the most
-    /// processor time.
+    /// More saves wake-ups of lone commands, 0 saves the most processor time.
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_spin, help_heading = MACHINE_HEADING)]
     pub spin: Duration,
     /// What is logged to standard error

@@ -1,6 +1,8 @@
 # Functions for the scripts that run in a guest:  . /lib/lab.sh
 NQN=nqn.2026-11.dev.onefold:default
 TRANSPORT=rdma
+# Linux sends over TCP in the context of who submits, and raises SIGPIPE there when the target has just died: it ends fio.
+trap '' PIPE
 log() { echo "[$(cut -d' ' -f1 /proc/uptime)] $*"; }
 die() { log "FAIL: $*"; ip -br addr; ip neigh; dmesg | tail -n 20; exit 1; }
 # Barriers between a guest and the machine: files in the shared folder, one pair a step.

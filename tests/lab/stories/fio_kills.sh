@@ -1,8 +1,6 @@
 # fio writes and verifies blocks of mixed sizes from 512 bytes on, round after round, beside trims of every size, while the
 # target is killed and started again and again; nothing but the right data is ever read. arguments: TARGET-ADDRESS SECONDS
 . /lib/lab.sh
-# Linux sends over TCP in the context of who submits, and raises SIGPIPE there when the target has just died.
-trap '' PIPE
 tcp_up; reach "$1"
 disk=$(attach "$1" -i 2 --reconnect-delay=1 --ctrl-loss-tmo=600 --keep-alive-tmo=5) || die connect
 [ "$(blockdev --getss "$disk")" = 512 ] || die "LBAs of $(blockdev --getss "$disk") bytes"

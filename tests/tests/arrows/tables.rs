@@ -253,7 +253,8 @@ const DEDUP: House = House {
 const SUBSYSTEM: House = House {
     src: "subsystem/src",
     ground: &[
-        "errors", "lock", "limits", "queue", "latency", "throttle", "counters", "figures", "trace",
+        "errors", "describe", "lock", "limits", "queue", "latency", "throttle", "counters",
+        "figures", "trace",
     ],
     rooms: &[
         ("catalog", &[]),
@@ -418,8 +419,13 @@ const PROGRAM: House = House {
         ("telemetry", &["options"]),
         ("errors", &[]),
         ("metadata", &["errors"]),
-        ("opened_drive", &["metadata"]),
+        ("again", &[]),
+        ("opened_drive", &["again", "metadata"]),
         ("labels", &["errors", "opened_drive"]),
+        (
+            "known_drive",
+            &["errors", "labels", "lingering", "opened_drive"],
+        ),
         (
             "new_drive",
             &["errors", "labels", "opened_drive", "options"],
@@ -429,8 +435,8 @@ const PROGRAM: House = House {
             "pool",
             &[
                 "errors",
+                "known_drive",
                 "labels",
-                "lingering",
                 "metadata",
                 "new_drive",
                 "opened_drive",
@@ -451,11 +457,12 @@ const PROGRAM: House = House {
             ],
         ),
         ("plan", &[]),
-        ("reliability", &["plan"]),
+        ("reliability", &["opened_drive", "plan"]),
         (
             "drive_changes",
             &[
                 "errors",
+                "known_drive",
                 "metadata",
                 "new_drive",
                 "opened_drive",
@@ -468,8 +475,34 @@ const PROGRAM: House = House {
         ("drive_health", &[]),
         ("records", &["pool"]),
         (
+            "nodes",
+            &[
+                "again",
+                "announcement",
+                "errors",
+                "opened_drive",
+                "options",
+                "pool",
+            ],
+        ),
+        ("preparing", &["errors", "import", "pool"]),
+        (
+            "standby",
+            &[
+                "errors",
+                "import",
+                "nodes",
+                "opened_drive",
+                "options",
+                "pool",
+                "preparing",
+                "records",
+            ],
+        ),
+        (
             "serve",
             &[
+                "again",
                 "announcement",
                 "config",
                 "control_socket",
@@ -482,10 +515,13 @@ const PROGRAM: House = House {
                 "listeners",
                 "logging",
                 "mdns",
+                "nodes",
                 "options",
                 "pool",
                 "records",
+                "preparing",
                 "reliability",
+                "standby",
                 "telemetry",
             ],
         ),
@@ -508,11 +544,13 @@ const PROGRAM: House = House {
             &[
                 "config",
                 "doctor",
+                "errors",
                 "images",
                 "import",
                 "labels",
                 "logging",
                 "measured_drive",
+                "nodes",
                 "opened_drive",
                 "options",
                 "plan",

@@ -1,19 +1,29 @@
 //! A host that writes, and knows what was acknowledged.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use fabric::{Connector, TransportAddress};
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use initiator::{ConnectOptions, Controller, Host, Namespace};
 
 /// Bytes of what is written at a time.
 pub(crate) const BLOCK: usize = 4096;
 
+/// How long a host waits for a path.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long it waits before it tries its paths again.
+const AGAIN: Duration = Duration::from_millis(20);
+
 /// Writes that are under way.
 const DEPTH: u64 = 8;
 
 /// What a host wrote to each block: the last number that was acknowledged, and the last one that was sent.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Written {
     blocks: BTreeMap<u64, (u64, u64)>,
 }
@@ -23,6 +33,20 @@ impl Written {
     pub(crate) fn acknowledged(&self) -> usize {
         let known = |(acknowledged, _): &&(u64, u64)| *acknowledged > 0;
         self.blocks.values().filter(known).count()
+    }
+
+    /// Whether all that was sent was acknowledged.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mut all = self.blocks.values();
+        all.all(|(acknowledged, sent)| acknowledged == sent)
+    }
+
+    /// What was written later too.
+    pub(crate) fn extend(&mut self, later: Self) {
+        for (block, (acknowledged, sent)) in later.blocks {
+            let of_block = self.blocks.entry(block).or_default();
+            *of_block = (acknowledged.max(of_block.0), sent);
+        }
     }
 }
 
@@ -41,48 +65,205 @@ fn content(block: u64, number: u64) -> Vec<u8> {
 /// Runs something with the volume behind an address.
 pub(crate) fn with_volume<T: Send + 'static>(
     listen: &str,
-    run: impl AsyncFnOnce(Namespace) -> T + Send + 'static,
+    run: impl AsyncFnOnce(Paths) -> T + Send + 'static,
 ) -> T {
-    let address: TransportAddress = listen.parse().expect("an address");
+    with_controllers(&[listen], async move |controllers| {
+        let volume = controllers[0].namespace(1).await.expect("a volume");
+        run(Paths::one(volume)).await
+    })
+}
+
+/// Runs something with the same volume behind several addresses. What is lost of them is connected again, as by Linux.
+pub(crate) fn with_paths<T: Send + 'static>(
+    listen: &[&str],
+    run: impl AsyncFnOnce(Paths) -> T + Send + 'static,
+) -> T {
+    let addresses = addresses(listen);
     let ended = reactor::run(reactor::Config::default(), async move {
-        let connector = Connector::to_reach(&address).expect("a connector");
-        let nqn = "nqn.2026-11.dev.onefold:default".parse().expect("a name");
-        let options = ConnectOptions::new(address.socket_addr(), nqn, Host::generate());
-        let controller = Controller::connect(&connector, options).await;
-        let controller = controller.expect("the daemon lets hosts in");
-        let volume = controller.namespace(1).await.expect("a volume");
-        let result = run(volume).await;
-        controller.close();
-        connector.shutdown().await;
+        let host = Host::generate();
+        let mut attached = Vec::new();
+        for address in addresses {
+            attached.push(Attached::open(address, host.clone()).await);
+        }
+        let volumes = attached.iter().map(|one| one.volume.clone()).collect();
+        let result = {
+            let running = pin!(run(Paths::several(volumes)));
+            let kept = pin!(join_all(attached.iter().map(Attached::keep)));
+            match select(running, kept).await {
+                Either::Left((result, _)) => result,
+                Either::Right(_) => unreachable!("paths are kept for ever"),
+            }
+        };
+        for one in attached {
+            one.controller.borrow().close();
+            one.connector.shutdown().await;
+        }
         result
     });
     ended.expect("this machine permits io_uring")
 }
 
-async fn write(volume: &Namespace, block: u64, number: u64) -> bool {
-    let buffers = reactor::current().expect("inside").buffers().clone();
-    let mut buffer = buffers.alloc(BLOCK).await;
-    buffer.copy_from_slice(&content(block, number));
-    let (result, _) = volume.write(block * BLOCK as u64, buffer, false).await;
-    result.is_ok()
+/// A volume behind one address.
+struct Attached {
+    connector: Connector,
+    options: ConnectOptions,
+    controller: RefCell<Controller>,
+    volume: Rc<RefCell<Namespace>>,
 }
 
-/// Writes blocks over and over, and flushes nothing, until a write fails, or until `count` rounds are done; `each` is told of
-/// each round.
+impl Attached {
+    async fn open(address: TransportAddress, host: Host) -> Self {
+        let connector = Connector::to_reach(&address).expect("a connector");
+        let options = options(&address, host);
+        let controller = Controller::connect(&connector, options.clone()).await;
+        let controller = controller.expect("the daemon lets hosts in");
+        let volume = controller.namespace(1).await.expect("a volume");
+        Self {
+            connector,
+            options,
+            controller: RefCell::new(controller),
+            volume: Rc::new(RefCell::new(volume)),
+        }
+    }
+
+    /// Connects again whenever the connection is lost.
+    async fn keep(&self) {
+        loop {
+            reactor::sleep(AGAIN).await;
+            let is_alive = self.controller.borrow().is_alive();
+            if is_alive {
+                continue;
+            }
+            let again = Controller::connect(&self.connector, self.options.clone());
+            if let Ok(controller) = again.await
+                && let Ok(volume) = controller.namespace(1).await
+            {
+                self.controller.replace(controller);
+                self.volume.replace(volume);
+            }
+        }
+    }
+}
+
+fn options(address: &TransportAddress, host: Host) -> ConnectOptions {
+    let nqn = "nqn.2026-11.dev.onefold:default".parse().expect("a name");
+    ConnectOptions::new(address.socket_addr(), nqn, host)
+}
+
+fn addresses(listen: &[&str]) -> Vec<TransportAddress> {
+    let parsed = listen.iter().map(|listen| listen.parse());
+    parsed.map(|address| address.expect("an address")).collect()
+}
+
+/// Runs something with a controller of one host behind each address.
+pub(crate) fn with_controllers<T: Send + 'static>(
+    listen: &[&str],
+    run: impl AsyncFnOnce(&[Controller]) -> T + Send + 'static,
+) -> T {
+    let addresses = addresses(listen);
+    let ended = reactor::run(reactor::Config::default(), async move {
+        let host = Host::generate();
+        let (mut connectors, mut controllers) = (Vec::new(), Vec::new());
+        for address in addresses {
+            let connector = Connector::to_reach(&address).expect("a connector");
+            let controller = Controller::connect(&connector, options(&address, host.clone())).await;
+            controllers.push(controller.expect("the daemon lets hosts in"));
+            connectors.push(connector);
+        }
+        let result = run(&controllers).await;
+        controllers.iter().for_each(Controller::close);
+        for connector in connectors {
+            connector.shutdown().await;
+        }
+        result
+    });
+    ended.expect("this machine permits io_uring")
+}
+
+/// Where a host reaches a volume.
+pub(crate) struct Paths {
+    paths: Vec<Rc<RefCell<Namespace>>>,
+    /// What no path takes is tried again for so long.
+    patience: Duration,
+}
+
+impl Paths {
+    /// By one, whose errors count.
+    pub(crate) fn one(volume: Namespace) -> Self {
+        Self {
+            paths: vec![Rc::new(RefCell::new(volume))],
+            patience: Duration::ZERO,
+        }
+    }
+
+    /// By several, as Linux does: a command that fails is sent by another one, and waits while none leads to the volume.
+    fn several(paths: Vec<Rc<RefCell<Namespace>>>) -> Self {
+        Self {
+            paths,
+            patience: PATIENCE,
+        }
+    }
+
+    async fn write(&self, block: u64, number: u64) -> bool {
+        let began = Instant::now();
+        loop {
+            for path in &self.paths {
+                let buffers = reactor::current().expect("inside").buffers().clone();
+                let mut buffer = buffers.alloc(BLOCK).await;
+                buffer.copy_from_slice(&content(block, number));
+                let path = path.borrow().clone();
+                let (result, _) = path.write(block * BLOCK as u64, buffer, false).await;
+                if result.is_ok() {
+                    return true;
+                }
+            }
+            if began.elapsed() >= self.patience {
+                return false;
+            }
+            reactor::sleep(AGAIN).await;
+        }
+    }
+
+    async fn read(&self, block: u64) -> Vec<u8> {
+        let began = Instant::now();
+        loop {
+            let mut last = None;
+            for path in &self.paths {
+                let buffers = reactor::current().expect("inside").buffers().clone();
+                let buffer = buffers.alloc(BLOCK).await;
+                let path = path.borrow().clone();
+                let (result, buffer) = path.read(block * BLOCK as u64, buffer).await;
+                match result {
+                    Ok(()) => return buffer.to_vec(),
+                    Err(error) => last = Some(error),
+                }
+            }
+            assert!(
+                began.elapsed() < self.patience,
+                "it cannot be read: {last:?}"
+            );
+            reactor::sleep(AGAIN).await;
+        }
+    }
+}
+
+/// Writes blocks over and over, and flushes nothing, until a write fails, or until `count` rounds are done after those `before`;
+/// `each` is told of each round.
 pub(crate) async fn write_rounds(
-    volume: Namespace,
+    paths: &Paths,
     blocks: u64,
     count: u64,
+    before: u64,
     each: impl Fn(u64),
 ) -> Written {
     let mut written = Written::default();
-    for number in 1..=count {
+    for number in (before + 1..).take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let first = number * DEPTH % blocks;
         let of_round: Vec<u64> = (0..DEPTH).map(|at| (first + at * 7) % blocks).collect();
         for block in &of_round {
             written.blocks.entry(*block).or_default().1 = number;
         }
-        let writes = of_round.iter().map(|block| write(&volume, *block, number));
+        let writes = of_round.iter().map(|block| paths.write(*block, number));
         let ended = join_all(writes).await;
         for (block, is_acknowledged) in of_round.iter().zip(&ended) {
             if *is_acknowledged {
@@ -98,18 +279,15 @@ pub(crate) async fn write_rounds(
 }
 
 /// Each block has what was acknowledged last, or what was sent after that.
-pub(crate) async fn verify(volume: Namespace, written: Written) {
+pub(crate) async fn verify(paths: &Paths, written: Written) {
     for (block, (acknowledged, sent)) in written.blocks {
-        let buffers = reactor::current().expect("inside").buffers().clone();
-        let buffer = buffers.alloc(BLOCK).await;
-        let (result, buffer) = volume.read(block * BLOCK as u64, buffer).await;
-        result.expect("it can be read");
+        let found = paths.read(block).await;
         let is_old = match acknowledged {
-            0 => buffer.iter().all(|byte| *byte == 0),
-            number => *buffer == content(block, number)[..],
+            0 => found.iter().all(|byte| *byte == 0),
+            number => found == content(block, number),
         };
         assert!(
-            is_old || *buffer == content(block, sent)[..],
+            is_old || found == content(block, sent),
             "block {block} has neither what was acknowledged ({acknowledged}) nor what was sent last ({sent})"
         );
     }

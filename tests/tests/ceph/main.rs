@@ -1,8 +1,10 @@
 //! Pools in a real Ceph cluster, whose daemons run on this machine.
 
+mod cluster;
 mod drives;
 mod full;
 mod host;
+mod standby;
 mod takeover;
 
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};

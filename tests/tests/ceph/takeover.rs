@@ -10,7 +10,7 @@ use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
 use tests::{own_address, wait_for};
 
 use crate::cluster;
-use crate::host::{verify, with_volume, write_rounds};
+use crate::host::{Written, verify, with_volume, write_rounds};
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -30,6 +30,56 @@ fn serve(pool: &Path, listen: &str, more: &[&str]) -> Daemon {
     Daemon::start(pool, None, &[&usual[..], more].concat())
 }
 
+/// A host writes, and the daemon is killed in the middle of a write after so many rounds.
+fn write_until_killed(daemon: Daemon, listen: &str, count: u32) -> Written {
+    let (told, rounds) = mpsc::channel();
+    let at = listen.to_owned();
+    let host = thread::spawn(move || {
+        with_volume(&at, async move |paths| {
+            let each = |number| {
+                // The story goes on, whether it counts them still or not.
+                let _ = told.send(number);
+            };
+            write_rounds(&paths, BLOCKS, u64::MAX, 0, each).await
+        })
+    });
+    for _ in 0..count {
+        rounds.recv_timeout(PATIENCE).expect("the host writes");
+    }
+    daemon.kill_hard();
+    let written = host.join().expect("the host ended");
+    assert!(written.acknowledged() > 0);
+    written
+}
+
+#[test]
+fn a_node_that_is_killed_and_starts_again_puts_in_place_what_it_had_deferred() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let listen = format!("tcp://{}:4420", own_address(48));
+    let pool = folder.path().join("pool");
+    let drive = format!("{}=2G", ceph.address("pool", "again", "onefold"));
+    let mut daemon = serve(&pool, &listen, &["--create", "128M", "--drive", &drive]);
+    for restart in 1..=5 {
+        let written = write_until_killed(daemon, &listen, 20 + restart * 7 % 23);
+        daemon = serve(&pool, &listen, &[]);
+        let log = daemon.log();
+        assert!(
+            log.contains("what the last owner deferred is in place"),
+            "{log}"
+        );
+        assert!(
+            !log.contains("blocks that were written before the program ended"),
+            "{log}"
+        );
+        with_volume(&listen, async move |paths| verify(&paths, written).await);
+    }
+    assert!(daemon.stop().success());
+    assert_consistent(&pool);
+}
+
 #[test]
 fn what_was_acknowledged_without_a_flush_is_there_on_the_next_node() {
     let Some((ceph, _beside)) = cluster() else {
@@ -46,24 +96,7 @@ fn what_was_acknowledged_without_a_flush_is_there_on_the_next_node() {
     let mut daemon = serve(&pool, &listen, &["--create", "128M", "--drive", &sized]);
     let mut longest = Duration::ZERO;
     for takeover in 1..=takeovers {
-        let (told, rounds) = mpsc::channel();
-        let at = listen.clone();
-        let host = thread::spawn(move || {
-            with_volume(&at, async move |volume| {
-                let each = |number| {
-                    // The story goes on, whether it counts them still or not.
-                    let _ = told.send(number);
-                };
-                write_rounds(volume, BLOCKS, u64::MAX, each).await
-            })
-        });
-        // Somewhere in the middle of a write, another place each time.
-        for _ in 0..20 + takeover * 7 % 23 {
-            rounds.recv_timeout(PATIENCE).expect("the host writes");
-        }
-        daemon.kill_hard();
-        let written = host.join().expect("the host ended");
-        assert!(written.acknowledged() > 0);
+        let written = write_until_killed(daemon, &listen, 20 + takeover * 7 % 23);
         // What the machine had in its folder is of no use to the next one.
         std::fs::remove_dir_all(&pool).expect("the folder is lost");
         pool = folder.path().join(format!("node{takeover}"));
@@ -72,7 +105,7 @@ fn what_was_acknowledged_without_a_flush_is_there_on_the_next_node() {
         assert!(imported.status.success(), "{}", text_of(&imported));
         daemon = serve(&pool, &listen, &[]);
         longest = longest.max(began.elapsed());
-        with_volume(&listen, async move |volume| verify(volume, written).await);
+        with_volume(&listen, async move |paths| verify(&paths, written).await);
     }
     eprintln!("{takeovers} takeovers, the longest took {longest:?}");
     assert!(daemon.stop().success());
@@ -95,12 +128,12 @@ fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing(
     );
     let (told, rounds) = mpsc::channel();
     let host = thread::spawn(move || {
-        with_volume(&old, async move |volume| {
+        with_volume(&old, async move |paths| {
             let each = |number| {
                 // The story goes on, whether it counts them still or not.
                 let _ = told.send(number);
             };
-            write_rounds(volume, BLOCKS, u64::MAX, each).await
+            write_rounds(&paths, BLOCKS, u64::MAX, 0, each).await
         })
     });
     for _ in 0..ROUNDS {
@@ -132,10 +165,10 @@ fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing(
         "{log}"
     );
     let at = new.clone();
-    with_volume(&at, async move |volume| verify(volume, written).await);
+    with_volume(&at, async move |paths| verify(&paths, written).await);
     // Its folder is of an earlier owner now, also when the other one has ended.
-    let again = with_volume(&new, async |volume| {
-        write_rounds(volume, BLOCKS, 10, |_| ()).await
+    let again = with_volume(&new, async |paths| {
+        write_rounds(&paths, BLOCKS, 10, 0, |_| ()).await
     });
     assert!(again.acknowledged() > 0);
     assert!(successor.stop().success());
@@ -144,6 +177,6 @@ fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing(
     let refusal = stale.expect_err("an older copy must not be served");
     assert!(refusal.contains("copy"), "{refusal}");
     let successor = serve(&second, &new, &[]);
-    with_volume(&new, async move |volume| verify(volume, again).await);
+    with_volume(&new, async move |paths| verify(&paths, again).await);
     assert!(successor.stop().success());
 }

@@ -588,3 +588,65 @@ fn what_is_no_image_and_what_is_no_place_for_one_is_named() {
         "{errors}"
     );
 }
+
+#[test]
+fn the_pool_that_has_an_images_content_already_is_found_before_the_image_is_placed() {
+    let (one, other) = (Story::new(), Story::new());
+    let _daemons = [one.pool.create(), other.pool.create()];
+    let image = one.file("image.raw");
+    // Half of it is known to one pool, a quarter to the other one, and holes are nobody's.
+    let (common, few) = (noise(1, 2 << 20), noise(2, 1 << 20));
+    let all = [&common[..], &few, &noise(3, 1 << 20)].concat();
+    fs::write(&image, &all).expect("a file");
+    File::options()
+        .write(true)
+        .open(&image)
+        .and_then(|file| file.set_len(8 * MIB))
+        .expect("a hole");
+    let image = text(&image);
+    for (story, content) in [(&one, &common), (&other, &few)] {
+        let known = story.file("known.raw");
+        fs::write(&known, content).expect("a file");
+        story.volume(&["import", "known", text(&known), "--domain", "vms"]);
+    }
+    let pools = [one.pool.dir(), other.pool.dir()];
+    let estimate = |domain: &str| {
+        let words = [
+            "estimate",
+            image,
+            "--against",
+            pools[0],
+            "--against",
+            pools[1],
+            "--json",
+        ];
+        let told = json(&[&words[..], &["--domain", domain]].concat());
+        let against = told["against"].as_array().expect("a list").clone();
+        let named = against
+            .iter()
+            .map(|one| one["pool"].as_str().expect("a folder").to_owned());
+        assert_eq!(named.collect::<Vec<_>>(), pools);
+        let known = against
+            .iter()
+            .map(|one| one["known"].as_f64().expect("a part"));
+        known.collect::<Vec<_>>()
+    };
+    assert_eq!(estimate("vms"), [0.5, 0.25]);
+    assert_eq!(
+        estimate("another"),
+        [0.0, 0.0],
+        "nobody learns what another domain has"
+    );
+    let shown = succeeds(&["estimate", image, "--against", pools[0], "--domain", "vms"]);
+    assert!(
+        shown.contains("50.0 %") && shown.contains("by a sample of 1024"),
+        "{shown}"
+    );
+    let nowhere = one.file("nowhere");
+    fails(
+        &["estimate", image, "--against", text(&nowhere)],
+        69,
+        &["nowhere"],
+    );
+    fails(&["estimate", image, "--domain", "vms"], 64, &["--against"]);
+}

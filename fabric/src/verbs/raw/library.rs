@@ -4,8 +4,9 @@
 //! only when RDMA verbs are wanted. Once loaded they stay loaded.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem;
 use std::sync::OnceLock;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::abi::*;
 use crate::error::VerbsError;
@@ -15,23 +16,25 @@ macro_rules! functions {
     ($table:ident: $($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
         pub(super) struct $table {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// The functions are there as long as this is.
+            _loaded: Library,
         }
 
         impl $table {
-            fn load(file: &CStr) -> Result<Self, VerbsError> {
-                let handle = open(file)?;
+            fn load(file: &str) -> Result<Self, VerbsError> {
+                let loaded = open(file)?;
                 Ok(Self {
                     $($name: {
-                        let symbol = find(handle, file, concat!(stringify!($name), "\0"))?;
                         // SAFETY: the symbol is the function of that name, and the type is the one
                         // that the library's header gives it; both are stable under this file name.
-                        unsafe {
-                            mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn($($argument),*) $(-> $result)?,
-                            >(symbol)
-                        }
+                        let found = unsafe {
+                            loaded.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(
+                                concat!(stringify!($name), "\0").as_bytes(),
+                            )
+                        };
+                        *found.map_err(|error| missing(file, &error))?
                     },)*
+                    _loaded: loaded,
                 })
             }
         }
@@ -94,12 +97,12 @@ impl Libraries {
     pub(in crate::verbs) fn get() -> Result<&'static Self, VerbsError> {
         static LOADED: OnceLock<Result<Libraries, VerbsError>> = OnceLock::new();
         LOADED
-            .get_or_init(|| Self::load(c"libibverbs.so.1", c"librdmacm.so.1"))
+            .get_or_init(|| Self::load("libibverbs.so.1", "librdmacm.so.1"))
             .as_ref()
             .map_err(Clone::clone)
     }
 
-    fn load(ib: &CStr, cm: &CStr) -> Result<Self, VerbsError> {
+    fn load(ib: &str, cm: &str) -> Result<Self, VerbsError> {
         Ok(Self {
             ib: Ibverbs::load(ib)?,
             cm: Rdmacm::load(cm)?,
@@ -132,38 +135,17 @@ impl Libraries {
     }
 }
 
-fn open(file: &CStr) -> Result<*mut c_void, VerbsError> {
-    // SAFETY: the name is NUL-terminated. The libraries' constructors do nothing that this program
-    // depends on.
-    let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(missing(file));
-    }
-    Ok(handle)
+fn open(file: &str) -> Result<Library, VerbsError> {
+    // SAFETY: the libraries' constructors do nothing that this program depends on.
+    let opened = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
+    opened.map_err(|error| missing(file, &error))
 }
 
-fn find(handle: *mut c_void, file: &CStr, name: &'static str) -> Result<*mut c_void, VerbsError> {
-    // SAFETY: the handle is an open library's, and the name is NUL-terminated by the macro above.
-    let symbol = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
-    if symbol.is_null() {
-        return Err(missing(file));
-    }
-    Ok(symbol)
-}
-
-/// What the dynamic linker said last.
-fn missing(file: &CStr) -> VerbsError {
-    // SAFETY: dlerror gives null or a NUL-terminated text that is valid until the thread's next call.
-    let reason = unsafe {
-        let text = libc::dlerror();
-        match text.is_null() {
-            true => String::from("no reason given"),
-            false => CStr::from_ptr(text).to_string_lossy().into_owned(),
-        }
-    };
+/// What the dynamic linker said.
+fn missing(file: &str, error: &libloading::Error) -> VerbsError {
     VerbsError::LibraryMissing {
-        file: file.to_string_lossy().into_owned(),
-        reason,
+        file: file.to_owned(),
+        reason: error.to_string(),
     }
 }
 
@@ -173,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_named_with_the_remedy() {
-        let error = Libraries::load(c"libibverbs-of-no-machine.so.1", c"librdmacm.so.1").err();
+        let error = Libraries::load("libibverbs-of-no-machine.so.1", "librdmacm.so.1").err();
         let text = error.expect("it is missing").to_string();
         assert!(text.contains("libibverbs-of-no-machine.so.1"), "{text}");
         assert!(text.contains("ibverbs-providers"), "{text}");
@@ -183,7 +165,7 @@ mod tests {
     #[test]
     fn a_library_that_lacks_a_function_is_refused() {
         // Every Linux program has this one, and it has no verbs.
-        let error = Libraries::load(c"libc.so.6", c"libc.so.6").err();
+        let error = Libraries::load("libc.so.6", "libc.so.6").err();
         let text = error.expect("it has no verbs").to_string();
         assert!(
             text.contains("libc.so.6") && text.contains("ibv_"),

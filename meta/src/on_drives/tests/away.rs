@@ -1,5 +1,9 @@
 //! Drives that hold the metadata, and are away while the pool goes on without them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
+
+use super::members::lock;
 use super::*;
 
 /// A pool whose metadata the second of two drives holds alone.
@@ -113,4 +117,70 @@ fn a_drive_that_lost_power_before_it_was_a_member_is_not_missed_where_it_is_name
     pool.areas[1].write(0, nothing).wait().unwrap();
     assert_eq!(pool.import(&[0, 1]).unwrap(), pool.in_folder());
     assert_eq!(pool.import(&[0]), Err("missing [1]".to_owned()));
+}
+
+/// An area whose writes take as long as somebody wants.
+struct Held {
+    inner: Arc<MemoryArea>,
+    asked: mpsc::Sender<()>,
+    answer: Arc<Mutex<mpsc::Receiver<()>>>,
+    holds: Arc<AtomicBool>,
+}
+
+impl MetadataArea for Held {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    fn read(&self, block: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.inner.read(block, bytes)
+    }
+
+    fn write(&self, block: u64, bytes: Arc<Vec<u8>>) -> PendingIo {
+        let write = self.inner.write(block, bytes);
+        if !self.holds.swap(false, Ordering::SeqCst) {
+            return write;
+        }
+        let (asked, answer) = (self.asked.clone(), self.answer.clone());
+        PendingIo::new(move || {
+            asked.send(()).expect("the test listens");
+            lock(&answer).recv().expect("the test goes on");
+            write.wait()
+        })
+    }
+
+    fn flush(&self) -> PendingIo {
+        self.inner.flush()
+    }
+}
+
+#[test]
+fn who_holds_the_metadata_is_told_while_a_drive_does_not_answer() {
+    let pool = Pool::new(1);
+    let open = pool.open();
+    let ((asked, is_asked), (go_on, answer)) = (mpsc::channel(), mpsc::channel());
+    let holds = Arc::<AtomicBool>::default();
+    let area = Held {
+        inner: pool.areas[0].clone(),
+        asked,
+        answer: Arc::new(Mutex::new(answer)),
+        holds: holds.clone(),
+    };
+    open.copies.join(&[(0, Arc::new(area))]).unwrap();
+    assert_eq!(open.copies.state().drives, [0]);
+    holds.store(true, Ordering::SeqCst);
+    let store = StoreOnDrives::new(open.copies.clone());
+    let changing = std::thread::spawn(move || store.put_settings(&setting("a", b"b")));
+    is_asked.recv().unwrap();
+    // A daemon asks this every few seconds, on a thread that must not stand still.
+    assert_eq!(open.copies.state().drives, [0]);
+    assert!(!open.copies.wants([0]));
+    go_on.send(()).unwrap();
+    changing.join().unwrap().unwrap();
+    open.copies.leave(0).unwrap();
+    assert!(open.copies.state().drives.is_empty() && open.copies.wants([0]));
 }

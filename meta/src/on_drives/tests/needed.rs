@@ -72,3 +72,14 @@ fn what_has_no_room_on_the_only_drive_is_refused_and_what_is_there_stays() {
     };
     assert!((0..refused).all(has), "what was acknowledged is there");
 }
+
+#[test]
+fn what_a_sync_of_the_journal_said_is_on_a_drive_that_loses_power() {
+    let (pool, open) = Pool::joined(1);
+    open.journal.write_at(8192, &[7; 4096]).unwrap();
+    open.journal.sync().unwrap();
+    drop(open);
+    pool.areas[0].lose_power(|| false);
+    let (_, ring) = pool.import(&[0]).unwrap();
+    assert_eq!(ring[8192..12288], [7; 4096]);
+}

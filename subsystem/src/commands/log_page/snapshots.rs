@@ -98,7 +98,7 @@ fn text_of(value: &Value) -> String {
 /// Data area 1: how the target is, and this controller.
 fn status_area<Q: Queue>(command: &Command<Q>) -> String {
     let (target, controller) = (&command.queue.target, &command.queue.controller);
-    let status = target.engine.status();
+    let status = target.engine().map(|engine| engine.status()).ok();
     let life = target.record.lifetime().plus(&target.health);
     text_of(&json!({
         "onefold": crate::VERSION,
@@ -116,10 +116,10 @@ fn status_area<Q: Queue>(command: &Command<Q>) -> String {
             "status": controller.status().encode(),
             "wanted_events": controller.events.wanted(),
         },
-        "pool": PoolSpace::new(&status),
-        "space": SpaceDetail::new(&status),
-        "damaged_blocks": status.damaged_blocks,
-        "verify": status.verify,
+        "pool": status.as_ref().map(PoolSpace::new),
+        "space": status.as_ref().map(SpaceDetail::new),
+        "damaged_blocks": status.as_ref().map(|status| status.damaged_blocks),
+        "verify": status.as_ref().map(|status| status.verify),
         "lifetime": life,
     }))
 }

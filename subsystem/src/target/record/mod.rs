@@ -13,11 +13,11 @@ mod warnings;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dedup::Engine;
 use futures_util::{FutureExt, pin_mut, select_biased};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::describe::Describe;
 use crate::errors::Failure;
 use crate::lock::lock;
 use crate::target::Target;
@@ -60,15 +60,24 @@ impl Record {
     ///
     /// # Errors
     /// A setting that cannot be read; it is named.
-    pub(crate) fn open(engine: &Engine) -> Result<Self, Failure> {
+    pub(crate) fn open(pool: &dyn Describe) -> Result<Self, Failure> {
+        let record = Self::default();
+        record.open_again(pool)?;
+        Ok(record)
+    }
+
+    /// What the pool remembers now, where another node recorded it.
+    ///
+    /// # Errors
+    /// As of [`Record::open`]; then nothing has changed.
+    pub(crate) fn open_again(&self, pool: &dyn Describe) -> Result<(), Failure> {
         let state = State {
-            lifetime: read(engine, LIFETIME_KEY)?,
-            events: read(engine, EVENTS_KEY)?,
+            lifetime: read(pool, LIFETIME_KEY)?,
+            events: read(pool, EVENTS_KEY)?,
             ..State::default()
         };
-        Ok(Self {
-            state: Mutex::new(state),
-        })
+        *lock(&self.state) = state;
+        Ok(())
     }
 
     /// What earlier runs have left.
@@ -84,10 +93,10 @@ impl Record {
 
 /// A setting's value; the default one if there is none.
 fn read<T: DeserializeOwned + Default + Versioned>(
-    engine: &Engine,
+    pool: &dyn Describe,
     key: &str,
 ) -> Result<T, Failure> {
-    let Some(value) = engine.setting(key) else {
+    let Some(value) = pool.setting(key) else {
         return Ok(T::default());
     };
     let unreadable = |why: &dyn std::fmt::Display| {
@@ -150,12 +159,21 @@ impl Target {
                 change(EVENTS_KEY, &state.events)?,
             ]
         };
-        Ok(self.engine.change_settings(changes).await?)
+        Ok(self.engine()?.change_settings(changes).await?)
+    }
+
+    /// What is wrong with the pool, as far as this node knows.
+    pub(crate) fn warnings(&self) -> Warnings {
+        let engine = self.engine();
+        engine.map_or_else(
+            |_| Warnings::unknown(),
+            |engine| Warnings::of(&engine.summary()),
+        )
     }
 
     /// Checks whether the pool fills up, takes no writes or has lost data, and tells attached hosts.
     pub fn look_at_pool(&self) {
-        let now = Warnings::of(&self.engine.summary());
+        let now = self.warnings();
         let news = {
             let mut state = lock(&self.record.state);
             let news = state.told.update(&now);

@@ -44,6 +44,14 @@ impl Warnings {
         }
     }
 
+    /// Of a pool that another node serves: hosts hear of it there.
+    pub(crate) fn unknown() -> Self {
+        Self {
+            spare_percent: 100,
+            ..Self::default()
+        }
+    }
+
     /// Free space below which the first level is reached, in percent; 0 for a pool that never warns.
     pub(crate) fn spare_threshold(&self) -> u8 {
         self.thresholds.first().copied().unwrap_or(0)

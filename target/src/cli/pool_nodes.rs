@@ -1,0 +1,127 @@
+//! `onefold pool nodes` and `onefold pool move`: the nodes that offer a pool, and which of them has it.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use api::client::Client;
+use dedup::ErrorKind;
+use meta::PoolDir;
+use rados_drives::{Limits, OtherNode, RadosAddress, Registry};
+use serde_json::json;
+use subsystem::errors::Failure;
+
+use super::run::converse;
+use super::table::{Align, table};
+use super::{Outcome, print, print_json};
+use crate::errors::{of_drive, of_meta};
+use crate::nodes::{Says, address_of};
+use crate::options::drive_path;
+
+/// Lists the nodes of the pool with that drive, or in that folder.
+pub(super) fn nodes(drive: Option<&Path>, pool: &Path, as_json: bool) -> Outcome {
+    let address = address_at(drive, pool)?;
+    let drive = address.name().to_owned();
+    let registry = Registry::open(address, Limits::default()).map_err(of_drive)?;
+    let found = registry.nodes(&drive).map_err(of_drive)?;
+    let nodes: Vec<(OtherNode, Says)> = found
+        .into_iter()
+        .map(|node| {
+            let says = serde_json::from_slice(&node.says).unwrap_or_default();
+            (node, says)
+        })
+        .collect();
+    if as_json {
+        let nodes: Vec<_> = nodes
+            .iter()
+            .map(|(node, says)| {
+                json!({
+                    "number": node.number,
+                    "machine": node.machine,
+                    "serves": says.serves,
+                    "version": says.version,
+                    "listeners": says.listeners,
+                })
+            })
+            .collect();
+        print_json(&nodes)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if nodes.is_empty() {
+        print("no node offers the pool: `onefold serve --join` does\n");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows: Vec<Vec<String>> = nodes
+        .iter()
+        .map(|(node, says)| {
+            let listeners: Vec<&str> = says.listeners.iter().map(|it| &*it.address).collect();
+            vec![
+                node.number.to_string(),
+                node.machine.clone(),
+                if says.serves {
+                    "serves the pool"
+                } else {
+                    "standby"
+                }
+                .to_owned(),
+                says.version.clone(),
+                listeners.join(" "),
+            ]
+        })
+        .collect();
+    let align = [
+        Align::Right,
+        Align::Left,
+        Align::Left,
+        Align::Left,
+        Align::Left,
+    ];
+    print(&table(
+        &["NODE", "MACHINE", "STATE", "VERSION", "LISTENERS"],
+        &rows,
+        &align,
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The drive that was named, or the first one of the pool in a folder.
+pub(super) fn address_at(drive: Option<&Path>, pool: &Path) -> Result<RadosAddress, Failure> {
+    let address = match drive {
+        Some(drive) => address_of(&drive_path(drive).map_err(Failure::invalid)?),
+        None if !PoolDir::exists(pool) => {
+            return Err(Failure::new(
+                ErrorKind::NotFound,
+                format!(
+                    "there is no pool in '{}': name a drive, such as rados:POOL, or the folder with --pool",
+                    pool.display()
+                ),
+            ));
+        }
+        None => first_drive(pool)?,
+    };
+    address.ok_or_else(|| {
+        Failure::invalid(
+            "the pool has no drive in a cluster, so no other node can have it: name one such as rados:POOL",
+        )
+    })
+}
+
+/// The first drive of the pool in a folder, which a daemon may have open.
+fn first_drive(pool: &Path) -> Result<Option<RadosAddress>, Failure> {
+    let identity = PoolDir::read_identity(pool).map_err(of_meta)?;
+    let mut drives = identity.drives.iter().filter(|drive| !drive.is_removed);
+    Ok(drives.next().and_then(|drive| address_of(&drive.path)))
+}
+
+/// Gives the pool of a daemon to another node.
+pub(super) fn move_pool(pool: &Path, as_json: bool) -> Outcome {
+    let moved = converse(Client::new(pool).move_pool())?;
+    if as_json {
+        print_json(&moved)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&format!(
+        "the pool goes to {}, and this node is a standby from now on; `onefold pool nodes` tells who has it\n",
+        moved.machines.join(" or ")
+    ));
+    Ok(ExitCode::SUCCESS)
+}

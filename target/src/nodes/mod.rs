@@ -1,0 +1,385 @@
+//! The nodes that offer one pool to hosts, where its drives are in a cluster that all of them reach.
+//!
+//! Guarantees:
+//! - Hosts hear of the listeners of all nodes from each of them, and no two nodes give a controller the same identifier.
+//! - Standbys hear of a change of what hosts see within seconds. A cluster that does not answer delays only that.
+//! - A node on a drained machine gives its pool away as soon as a node on another one offers it, and not before.
+
+mod blocking;
+pub(crate) mod cluster;
+mod handover;
+mod turn;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dedup::ErrorKind;
+use fabric::{TlsMode, TransportAddress};
+use meta::PoolDir;
+use rados_drives::{Limits, NODES_MAX, Node, OtherNode, RadosAddress};
+use serde::{Deserialize, Serialize};
+use subsystem::catalog::PortConfig;
+use subsystem::describe::Description;
+use subsystem::errors::Failure;
+use subsystem::target::Target;
+use uuid::Uuid;
+
+use crate::again;
+use crate::announcement::Place;
+use crate::errors::of_meta;
+use crate::opened_drive::is_in_cluster;
+use crate::options::{DriveArg, drive_path};
+use crate::pool;
+
+pub(crate) use blocking::blocking;
+use cluster::{Cluster, KnownPool};
+pub(crate) use handover::Handover;
+pub(crate) use turn::patience;
+
+/// How often a standby looks for what the owner says, and the owner whether it has said all.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How often a node asks which others there are: that is a question about each number.
+const OTHERS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the cluster may be silent before a node that serves the pool leaves it to another one. An OSD whose process ended costs
+/// less.
+const CUT_OFF: Duration = Duration::from_secs(5);
+
+/// How often it is asked.
+const PULSE: Duration = Duration::from_secs(1);
+
+/// How long changes are gathered before they are told.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Addresses that a node tells the others of at most.
+const PLACES_MAX: usize = 24;
+
+/// Numbers of listeners of one node, in the discovery log of another one.
+const PORTS_OF_NODE: u16 = u16::MAX / (NODES_MAX + 1);
+
+/// What a node says of itself, as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Says {
+    /// The program's version.
+    pub(crate) version: String,
+    /// It serves the pool.
+    pub(crate) serves: bool,
+    /// Where hosts reach it.
+    pub(crate) listeners: Vec<SaidListener>,
+}
+
+/// A listener of another node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SaidListener {
+    /// Such as `tcp://192.0.2.5:4420`.
+    pub(crate) address: String,
+    /// Hosts use TLS there.
+    #[serde(default)]
+    pub(crate) by_tls: bool,
+}
+
+/// The pool's first drive, if it is in a cluster: nodes meet there. `named`: the drives of a pool whose folder is not there.
+///
+/// # Errors
+/// The folder cannot be opened, or another process has it.
+pub(crate) fn first_drive(dir: &Path, named: &[DriveArg]) -> Result<Option<RadosAddress>, Failure> {
+    let mut drives: Vec<PathBuf> = Vec::new();
+    if PoolDir::exists(dir) {
+        let known = PoolDir::open(dir).map_err(of_meta)?;
+        drives.extend(pool::own_drives(&known).into_iter().map(|(_, path)| path));
+    } else {
+        for drive in named {
+            if let DriveArg::Path { path, .. } = drive {
+                drives.push(drive_path(path).map_err(Failure::invalid)?);
+            }
+        }
+    }
+    Ok(drives.first().and_then(|first| address_of(first)))
+}
+
+/// The address of a drive, if it is in a cluster.
+pub(crate) fn address_of(path: &Path) -> Option<RadosAddress> {
+    path.to_str().filter(|_| is_in_cluster(path))?.parse().ok()
+}
+
+/// Becomes one of the nodes of the pool with that drive.
+///
+/// # Errors
+/// The cluster is not there, or there are too many nodes.
+pub(crate) async fn join(first: RadosAddress) -> Result<Arc<Node>, Failure> {
+    let node = blocking(move || Node::join(first, Limits::default())).await?;
+    tracing::info!(
+        number = node.number(),
+        "this node is one of those that offer the pool"
+    );
+    Ok(Arc::new(node))
+}
+
+/// What the owner says of the pool, if it says something.
+///
+/// # Errors
+/// The cluster does not answer, or it cannot be understood.
+pub(crate) async fn description(node: &Arc<Node>) -> Result<Option<Description>, Failure> {
+    let asked = node.clone();
+    let read = blocking(move || asked.description(None)).await?;
+    read.map(|described| Description::decode(&described.text))
+        .transpose()
+}
+
+/// Lets nodes know of each other, and standbys of the pool; ends the process if it serves the pool, is cut off from the cluster, and
+/// another node is not; gives the pool away where the machine is drained. Never ends by itself.
+pub(crate) async fn keep(
+    node: Arc<Node>,
+    target: Arc<Target>,
+    places: Vec<Place>,
+    handover: Arc<Handover>,
+) {
+    let watching = watch_cluster(&node, &target);
+    tokio::join!(tell(&node, &target, &places, &handover), watching);
+}
+
+/// Commands of hosts wait for the cluster for two minutes, and Linux sends them elsewhere only when their connection ends.
+async fn watch_cluster(node: &Arc<Node>, target: &Target) {
+    loop {
+        let asked = node.clone();
+        let mut answer = std::pin::pin!(blocking(move || asked.owner()));
+        if tokio::time::timeout(CUT_OFF, &mut answer).await.is_err() {
+            if target.is_serving() && !target.catalog().elsewhere.is_empty() {
+                again::end_cut_off(CUT_OFF);
+            }
+            // What it says is of no interest: it answers.
+            let _ = answer.await;
+        }
+        tokio::time::sleep(PULSE).await;
+    }
+}
+
+async fn tell(node: &Arc<Node>, target: &Arc<Target>, places: &[Place], handover: &Handover) {
+    let mut changes = target.changes();
+    let mut told = Told::default();
+    loop {
+        // The next round does what this one could not.
+        match told.round(node, target, places, handover).await {
+            Ok(()) => told.has_failed = false,
+            Err(error) if !std::mem::replace(&mut told.has_failed, true) => {
+                tracing::warn!(%error, "the nodes of the pool do not hear of each other");
+            }
+            Err(_) => {}
+        }
+        let _ = tokio::time::timeout(LOOK_INTERVAL, changes.changed()).await;
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// What this node told others, and heard of them.
+#[derive(Default)]
+struct Told {
+    says: Option<Says>,
+    description: Option<Description>,
+    /// The revision of the owner's description that was read.
+    revision: Option<Vec<u8>>,
+    /// When it asked for other nodes.
+    asked_at: Option<Instant>,
+    /// The cluster's revision that was read, and what this node noted there.
+    noted: Option<(Vec<u8>, KnownPool)>,
+    /// This machine is to have no pool.
+    is_drained: bool,
+    /// A machine that is not drained offers the pool too.
+    can_go: bool,
+    /// This node served the pool when it looked last.
+    served: bool,
+    has_failed: bool,
+    /// What was told of the cluster's registry, or of a pool that stays.
+    warned: bool,
+}
+
+impl Told {
+    async fn round(
+        &mut self,
+        node: &Arc<Node>,
+        target: &Arc<Target>,
+        places: &[Place],
+        handover: &Handover,
+    ) -> Result<(), Failure> {
+        let serves = target.is_serving();
+        match serves {
+            true => self.describe(node, target).await?,
+            false => self.show(node, target).await?,
+        }
+        let says = Says {
+            version: subsystem::VERSION.to_owned(),
+            serves,
+            listeners: places
+                .iter()
+                .take(PLACES_MAX)
+                .map(SaidListener::of)
+                .collect(),
+        };
+        if self.says.as_ref() != Some(&says) {
+            let text = serde_json::to_vec(&says)
+                .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?;
+            let saying = node.clone();
+            blocking(move || saying.say(&text)).await?;
+            self.says = Some(says);
+        }
+        // Who has just taken a pool says so at once: others may be about to take one too.
+        let is_new_owner = serves && !std::mem::replace(&mut self.served, serves);
+        if self
+            .asked_at
+            .is_some_and(|at| at.elapsed() < OTHERS_INTERVAL && !is_new_owner)
+        {
+            return Ok(());
+        }
+        self.asked_at = Some(Instant::now());
+        let asked = node.clone();
+        let others = blocking(move || asked.others()).await?;
+        let listeners = others.iter().flat_map(|other| {
+            let says: Says = serde_json::from_slice(&other.says).unwrap_or_default();
+            let said = (0u16..).zip(says.listeners);
+            said.filter_map(|(at, said)| said.port(other.number, at))
+                .collect::<Vec<_>>()
+        });
+        target.set_elsewhere(listeners.collect()).await?;
+        if let Some(Description { pool, .. }) = self.description.as_ref().filter(|_| serves) {
+            let pool = *pool;
+            match self.note(node, pool, &others).await {
+                Ok(()) => self.leave_if_drained(handover),
+                Err(failure) => self.warn(&failure.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// As the owner: gives the pool away if this machine is drained.
+    fn leave_if_drained(&mut self, handover: &Handover) {
+        match (self.is_drained, self.can_go && handover.is_possible()) {
+            (false, _) => self.warned = false,
+            (true, true) => {
+                tracing::info!("this machine is drained: its pool goes to another one");
+                handover.begin();
+            }
+            (true, false) => {
+                self.warn("this machine is drained, and no other one can have its pool: it stays")
+            }
+        }
+    }
+
+    fn warn(&mut self, what: &str) {
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!("{what}");
+        }
+    }
+
+    /// As the owner: notes who has the pool and who offers it.
+    async fn note(
+        &mut self,
+        node: &Arc<Node>,
+        pool: Uuid,
+        others: &[OtherNode],
+    ) -> Result<(), Failure> {
+        let others: BTreeSet<String> = others.iter().map(|other| other.machine.clone()).collect();
+        let now = KnownPool {
+            drive: node.drive().to_owned(),
+            machine: node.machine().to_owned(),
+            standbys: others,
+        };
+        let known = self.noted.as_ref().filter(|(_, noted)| *noted == now);
+        let known = known.map(|(revision, _)| revision.clone());
+        let (asked, noting) = (node.clone(), now.clone());
+        let work = move || {
+            let registry = asked.registry();
+            let Some((revision, cluster)) = Cluster::read(&registry, known.as_deref())? else {
+                return Ok(None);
+            };
+            Cluster::change(&registry, |cluster| cluster.note(pool, &noting))?;
+            Ok(Some((revision, cluster)))
+        };
+        let read = tokio::task::spawn_blocking(work).await;
+        let read: Result<_, Failure> =
+            read.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?;
+        if let Some((revision, cluster)) = read? {
+            self.is_drained = cluster.is_drained(&now.machine);
+            self.can_go = now.standbys.iter().any(|it| !cluster.is_drained(it));
+            self.noted = Some((revision, now));
+        }
+        Ok(())
+    }
+
+    /// As the owner.
+    async fn describe(&mut self, node: &Arc<Node>, target: &Target) -> Result<(), Failure> {
+        let now = target.description()?;
+        if self.description.as_ref() != Some(&now) {
+            let bytes = now.encode()?;
+            let describing = node.clone();
+            blocking(move || describing.describe(&bytes)).await?;
+            self.description = Some(now);
+        }
+        Ok(())
+    }
+
+    /// As a standby.
+    async fn show(&mut self, node: &Arc<Node>, target: &Target) -> Result<(), Failure> {
+        let (asked, known) = (node.clone(), self.revision.clone());
+        let read = blocking(move || asked.description(known.as_deref())).await?;
+        if let Some(described) = read {
+            target.show(Description::decode(&described.text)?).await?;
+            self.revision = Some(described.revision);
+        }
+        Ok(())
+    }
+}
+
+impl SaidListener {
+    fn of(place: &Place) -> Self {
+        Self {
+            address: place.address().to_string(),
+            by_tls: place.by_tls,
+        }
+    }
+
+    /// As hosts are told of it; `None` if it makes no sense.
+    fn port(&self, node: u16, at: u16) -> Option<PortConfig> {
+        let address: TransportAddress = self.address.parse().ok()?;
+        let id = (node + 1).checked_mul(PORTS_OF_NODE)?.checked_add(at)?;
+        Some(PortConfig {
+            is_transient: true,
+            tls: match self.by_tls {
+                true => TlsMode::Required,
+                false => TlsMode::Off,
+            },
+            ..PortConfig::new(id, address)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn hosts_are_told_of_each_listener_of_each_node_by_a_number_of_its_own() {
+        let said = SaidListener {
+            address: "tcp://192.0.2.5:4420".to_owned(),
+            by_tls: true,
+        };
+        let places = u16::try_from(PLACES_MAX).expect("few");
+        let mut ids = BTreeSet::new();
+        for node in 0..NODES_MAX {
+            for at in 0..places {
+                let port = said.port(node, at).expect("there are numbers enough");
+                assert_eq!(port.tls, TlsMode::Required);
+                assert!(ids.insert(port.id), "{} comes twice", port.id);
+            }
+        }
+        let senseless = SaidListener {
+            address: "nowhere".to_owned(),
+            by_tls: false,
+        };
+        assert!(senseless.port(0, 0).is_none());
+    }
+}

@@ -1,0 +1,360 @@
+//! A standby: it waits until the pool has no owner, and takes it over.
+//!
+//! Guarantees:
+//! - A pool whose owner keeps its lease is left alone. One that is silent is taken when its lease was seen to be over for as long
+//!   as a lease, with a cluster that answered promptly all the time: an owner that waited for the same cluster as this
+//!   node is not taken for dead. Data do not depend on that: who takes the drives shuts the last owner out first.
+//! - What this node has of the pool in its folder is used only if nobody opened the pool since. Otherwise the folder is made anew.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use dedup::ErrorKind;
+use meta::{Ahead, Opening, PoolDir, RocksOptions, Store as _};
+use rados_drives::{Node, Ownership};
+use subsystem::errors::Failure;
+
+use crate::errors::of_meta;
+use crate::import::Source;
+use crate::nodes::blocking;
+use crate::opened_drive::ClaimedDrives;
+use crate::options::{DriveArg, drive_path};
+use crate::pool::{self, OpenPool, PoolRequest};
+use crate::preparing::{Preparing, drives_of};
+use crate::records;
+
+/// How often the owner's lease is looked at.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// An answer that takes longer says nothing of the owner: it may have waited as long.
+const PROMPT: Duration = Duration::from_millis(500);
+
+/// How long a node that gave its pool away waits for another one to take it.
+const YIELD_MAX: Duration = Duration::from_secs(10);
+
+/// What is to be done about the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// To make it, if that was asked for.
+    Make,
+    /// To take it.
+    Take,
+    /// To wait: this machine has it, or none at this moment.
+    Wait(Option<String>),
+}
+
+/// What was seen of the pool's owner.
+pub(crate) struct Watch {
+    node: Arc<Node>,
+    sight: Sight,
+}
+
+/// How long the cluster was seen without a gap.
+struct Sight {
+    lease: Duration,
+    /// Since then all answers came promptly, and were asked for often.
+    unbroken_since: Option<Instant>,
+    last_answer: Option<Instant>,
+    /// This process gave the pool away, and leaves it to others until then.
+    yields_until: Option<Instant>,
+}
+
+impl Sight {
+    /// An answer, and what it says; an error is none. It may have been asked for long before.
+    fn judge(
+        &mut self,
+        answered: Instant,
+        seen: Result<Ownership, Failure>,
+    ) -> Result<Verdict, Failure> {
+        let was_seen_until = self.last_answer.replace(answered);
+        let is_gap = was_seen_until
+            .is_none_or(|until| answered.duration_since(until) > LOOK_INTERVAL + PROMPT);
+        if seen.is_err() || is_gap {
+            self.unbroken_since = Some(answered);
+        }
+        let unbroken = self
+            .unbroken_since
+            .map_or(Duration::ZERO, |since| answered.duration_since(since));
+        Ok(match seen? {
+            Ownership::GaveAway => {
+                let until = *self.yields_until.get_or_insert(answered + YIELD_MAX);
+                match answered < until {
+                    true => Verdict::Wait(None),
+                    false => Verdict::Take,
+                }
+            }
+            Ownership::Owned(machine) => Verdict::Wait(Some(machine)),
+            Ownership::Silent(machine) if unbroken < self.lease => Verdict::Wait(Some(machine)),
+            Ownership::Missing => Verdict::Make,
+            Ownership::Left | Ownership::Silent(_) => Verdict::Take,
+        })
+    }
+}
+
+impl Watch {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        let sight = Sight {
+            lease: node.lease(),
+            unbroken_since: None,
+            last_answer: None,
+            yields_until: None,
+        };
+        Self { node, sight }
+    }
+
+    /// Looks at the owner's lease.
+    ///
+    /// # Errors
+    /// The cluster does not answer.
+    pub(crate) async fn look(&mut self) -> Result<Verdict, Failure> {
+        let node = self.node.clone();
+        let seen = blocking(move || node.owner()).await;
+        self.sight.judge(Instant::now(), seen)
+    }
+}
+
+/// Begins to make the pool's folder of what its owner writes.
+///
+/// # Errors
+/// What was named is no drive, or the system gives no thread.
+pub(crate) fn prepare(request: &PoolRequest) -> Result<Preparing, Failure> {
+    let dir = std::path::absolute(&request.dir).map_err(|error| {
+        Failure::invalid(format!("'{}' is no path: {error}", request.dir.display()))
+    })?;
+    Preparing::start(dir, named(request)?)
+}
+
+/// The drives that this node was told of.
+fn named(request: &PoolRequest) -> Result<Vec<PathBuf>, Failure> {
+    let paths = request.drives.iter().filter_map(|drive| match drive {
+        DriveArg::Path { path, .. } => Some(drive_path(path)),
+        DriveArg::Memory { .. } => None,
+    });
+    paths.collect::<Result<_, _>>().map_err(Failure::invalid)
+}
+
+/// Takes the pool, and opens it. `ahead`: what was made of its folder while another node had it.
+///
+/// # Errors
+/// Another node took it, or was alive after all ([`ErrorKind::Unavailable`]); or it cannot be opened.
+pub(crate) async fn take(
+    request: &PoolRequest,
+    control: &reactor::Handle,
+    ahead: Option<Ahead>,
+) -> Result<OpenPool, Failure> {
+    let (dir, named) = (request.dir.clone(), named(request)?);
+    let prepared = tokio::task::spawn_blocking(move || prepare_folder(&dir, named, ahead)).await;
+    let claimed =
+        prepared.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))??;
+    let request = request.clone();
+    let opening = control.spawn(move || async move { pool::open_claimed(&request, claimed).await });
+    opening.await?
+}
+
+/// Makes the pool's folder of its drives, unless it has all that they have. The drives that were claimed for that are this node's
+/// until the pool is open: if nobody had them meanwhile, another standby would take them. Blocks.
+fn prepare_folder(
+    dir: &Path,
+    named: Vec<PathBuf>,
+    ahead: Option<Ahead>,
+) -> Result<ClaimedDrives, Failure> {
+    if !PoolDir::exists(dir) {
+        return Ok(Source::claim(&named, None)?.import(dir, ahead)?.claimed);
+    }
+    // Before they are this node's, another one may open the pool still.
+    let source = Source::claim(&drives_of(dir, named)?, None)?;
+    if is_newest(dir, source.newest_opening())? {
+        return Ok(source.into_drives());
+    }
+    // It has nothing that the drives have not: all that was acknowledged is there.
+    tracing::info!(
+        pool = %dir.display(),
+        "another node had the pool since: the folder is made anew of the drives"
+    );
+    let aside = aside(dir);
+    let failed = |what: &str, error: std::io::Error| {
+        Failure::unavailable(format!("{what} '{}': {error}", dir.display()))
+    };
+    match std::fs::remove_dir_all(&aside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(failed("cannot tidy up beside", error));
+        }
+        _ => {}
+    }
+    std::fs::rename(dir, &aside).map_err(|error| failed("cannot set aside the folder", error))?;
+    let imported = match source.import(dir, ahead) {
+        Ok(imported) => imported,
+        Err(failure) => {
+            // It is refused if it is older, so nothing comes of it but a better message.
+            let _ = std::fs::rename(&aside, dir);
+            return Err(failure);
+        }
+    };
+    records::move_to(&aside, dir);
+    // Hosts wait for the pool.
+    let removing = move || {
+        if let Err(error) = std::fs::remove_dir_all(&aside) {
+            tracing::warn!(folder = %aside.display(), %error, "an older copy of the pool's folder is left");
+        }
+    };
+    if let Err(error) = Builder::new()
+        .name("onefold-older".to_owned())
+        .spawn(removing)
+    {
+        tracing::warn!(%error, "an older copy of the pool's folder is left");
+    }
+    Ok(imported.claimed)
+}
+
+/// Where an older folder is while a new one is made.
+fn aside(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(".older");
+    PathBuf::from(name)
+}
+
+/// Whether nobody has opened the pool since this folder did.
+fn is_newest(dir: &Path, newest: Option<&Opening>) -> Result<bool, Failure> {
+    let Some(newest) = newest else {
+        return Ok(false);
+    };
+    let folder = PoolDir::open(dir).map_err(of_meta)?;
+    let settings = folder
+        .open_served_store(RocksOptions::default())
+        .and_then(|store| store.settings());
+    // What cannot be read is made anew.
+    Ok(settings.is_ok_and(|settings| dedup::is_of_opening(&settings, newest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(2);
+
+    struct Story {
+        sight: Sight,
+        now: Instant,
+    }
+
+    impl Story {
+        fn new() -> Self {
+            Self {
+                sight: Sight {
+                    lease: LEASE,
+                    unbroken_since: None,
+                    last_answer: None,
+                    yields_until: None,
+                },
+                now: Instant::now(),
+            }
+        }
+
+        fn see(&mut self, takes: Duration, seen: Result<Ownership, Failure>) -> Option<Verdict> {
+            self.now += LOOK_INTERVAL + takes;
+            self.sight.judge(self.now, seen).ok()
+        }
+
+        fn see_at_once(&mut self, seen: Ownership) -> Verdict {
+            let verdict = self.see(Duration::from_millis(1), Ok(seen));
+            verdict.expect("an answer")
+        }
+    }
+
+    fn owned() -> Ownership {
+        Ownership::Owned("a".to_owned())
+    }
+
+    fn silent() -> Ownership {
+        Ownership::Silent("a".to_owned())
+    }
+
+    fn waits() -> Verdict {
+        Verdict::Wait(Some("a".to_owned()))
+    }
+
+    #[test]
+    fn an_owner_that_was_watched_and_let_its_lease_end_is_followed_at_once() {
+        let mut story = Story::new();
+        for _ in 0..20 {
+            assert_eq!(story.see_at_once(owned()), waits());
+        }
+        assert_eq!(story.see_at_once(silent()), Verdict::Take);
+    }
+
+    #[test]
+    fn a_cluster_that_stood_still_gives_the_owner_the_time_of_a_lease() {
+        for stall in [Ok(owned()), Err(Failure::unavailable("it does not answer"))] {
+            let mut story = Story::new();
+            for _ in 0..20 {
+                story.see_at_once(owned());
+            }
+            story.see(Duration::from_secs(20), stall);
+            let began = story.now;
+            loop {
+                let verdict = story.see_at_once(silent());
+                if verdict == Verdict::Take {
+                    break;
+                }
+                assert!(story.now - began < LEASE * 2, "it waits for ever");
+            }
+            assert!(story.now - began >= LEASE);
+            // The owner came back in time.
+            story.see(Duration::from_secs(20), Ok(owned()));
+            assert_eq!(story.see_at_once(owned()), waits());
+        }
+    }
+
+    #[test]
+    fn a_standby_that_is_answered_with_errors_has_seen_nothing() {
+        let mut story = Story::new();
+        for _ in 0..20 {
+            story.see_at_once(owned());
+        }
+        for _ in 0..20 {
+            let refused = Err(Failure::unavailable("the cluster says: no"));
+            assert_eq!(story.see(Duration::from_millis(1), refused), None);
+        }
+        assert_eq!(story.see_at_once(silent()), waits());
+    }
+
+    #[test]
+    fn a_standby_that_slept_has_seen_nothing() {
+        let mut story = Story::new();
+        for _ in 0..20 {
+            story.see_at_once(owned());
+        }
+        story.now += Duration::from_secs(100);
+        assert_eq!(story.see_at_once(silent()), waits());
+    }
+
+    #[test]
+    fn who_starts_waits_for_a_silent_owner_and_not_for_one_that_left() {
+        assert_eq!(Story::new().see_at_once(silent()), waits());
+        assert_eq!(Story::new().see_at_once(Ownership::Left), Verdict::Take);
+        assert_eq!(Story::new().see_at_once(Ownership::Missing), Verdict::Make);
+    }
+
+    #[test]
+    fn who_gave_the_pool_away_takes_it_back_only_if_nobody_else_does() {
+        let mut story = Story::new();
+        let nobody = Verdict::Wait(None);
+        assert_eq!(story.see_at_once(Ownership::GaveAway), nobody);
+        assert_eq!(story.see_at_once(owned()), waits());
+        assert_eq!(
+            story.see_at_once(Ownership::Left),
+            Verdict::Take,
+            "it was taken, and left again"
+        );
+        let mut story = Story::new();
+        assert_eq!(story.see_at_once(Ownership::GaveAway), nobody);
+        story.now += YIELD_MAX;
+        assert_eq!(
+            story.see_at_once(Ownership::GaveAway),
+            Verdict::Take,
+            "nobody took it"
+        );
+    }
+}

@@ -1,0 +1,490 @@
+//! Several nodes offer one pool (`onefold serve --join`), and hosts are attached to all of them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
+use tests::{own_address, wait_for};
+
+use crate::host::{Written, verify, with_controllers, with_paths, with_volume, write_rounds};
+use crate::{cluster, whole_cluster};
+
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a node logs when it takes the pool.
+const TAKES: &str = "this node takes it over";
+
+/// What it logs when it has the drive.
+const HAS_DRIVE: &str = "the drive is this process's now";
+
+/// Blocks that the host writes to: each several times.
+const BLOCKS: u64 = 97;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test folders are UTF-8")
+}
+
+pub(crate) fn join<'a>(listen: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--join", "--reactors", "1", "--listen", listen], more].concat()
+}
+
+/// A host that writes by all paths until it is told to stop.
+struct Writer {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Writer {
+    fn start(listen: &[String]) -> Self {
+        let listen = listen.to_vec();
+        let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stopping, counted) = (stop.clone(), rounds.clone());
+        let thread = thread::spawn(move || {
+            let listen: Vec<&str> = listen.iter().map(String::as_str).collect();
+            with_paths(&listen, async move |paths| {
+                let mut all = Written::default();
+                while !stopping.load(Ordering::Acquire) {
+                    let done = counted.load(Ordering::Acquire);
+                    let count = |_| {
+                        counted.fetch_add(1, Ordering::AcqRel);
+                    };
+                    let written = write_rounds(&paths, BLOCKS, 1, done, count).await;
+                    assert!(written.is_whole(), "no command of the host may fail");
+                    all.extend(written);
+                }
+                verify(&paths, all).await;
+            });
+        });
+        let writer = Self {
+            stop,
+            rounds,
+            thread,
+        };
+        writer.goes_on();
+        writer
+    }
+
+    /// Waits for some more rounds; how long that took.
+    fn goes_on(&self) -> Duration {
+        let began = Instant::now();
+        let seen = self.rounds.load(Ordering::Acquire);
+        wait_for("the host's writes", PATIENCE, || {
+            (self.rounds.load(Ordering::Acquire) > seen + 20).then_some(())
+        });
+        began.elapsed()
+    }
+
+    /// All that was acknowledged is there.
+    fn end(self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.join().expect("the host found what it wrote");
+    }
+}
+
+/// What `onefold pool nodes --json` says: numbers, and who serves.
+fn nodes(drive: &str) -> Vec<(u64, bool)> {
+    let output = onefold(&["pool", "nodes", drive, "--json"]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let nodes: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let nodes = nodes.as_array().expect("a list").iter();
+    let mut nodes: Vec<_> = nodes
+        .map(|node| {
+            let number = node["number"].as_u64().expect("a number");
+            (number, node["serves"].as_bool().expect("a state"))
+        })
+        .collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+#[test]
+fn a_standby_takes_the_pool_over_when_its_owner_dies_and_no_command_of_a_host_fails() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    // Many rounds are for who has an evening.
+    let takeovers = std::env::var("ONEFOLD_TAKEOVERS").ok();
+    let takeovers: usize = takeovers.map_or(2, |count| count.parse().expect("a number"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = ["a", "b"].map(|name| folder.path().join(name));
+    let listen = [54, 55].map(|number| format!("tcp://{}:4420", own_address(number)));
+    let drive = ceph.address("pool", "joined", "onefold");
+    let sized = format!("{drive}=2G");
+    let start = |at: usize| {
+        let drive = ["--create", "128M", "--drive", &sized];
+        Daemon::start_elsewhere(&pools[at], None, &join(&listen[at], &drive))
+    };
+    let first = start(0);
+    assert!(first.ready_line().starts_with("ready"));
+    let mut owner = Some(first);
+    let mut pauses = Vec::new();
+    for takeover in 0..takeovers {
+        let (here, there) = (takeover % 2, (takeover + 1) % 2);
+        // What it has of the pool in its folder is older, from the second time on.
+        let standby = start(there);
+        assert!(standby.ready_line().starts_with("standby"));
+        standby.logs("the pool's folder is prepared", PATIENCE);
+        let writer = Writer::start(&listen);
+        owner.take().expect("one owns it").kill_hard();
+        pauses.push(writer.goes_on());
+        standby.prints("ready", PATIENCE);
+        let log = standby.log();
+        assert!(log.contains("is what was prepared of it"), "{log}");
+        // From the first look until the pool is open the drive is this node's.
+        let (_, taken) = log.rsplit_once(TAKES).expect("it took the pool");
+        let claims = taken.matches(HAS_DRIVE).count();
+        assert_eq!(claims, 1, "{taken}");
+        writer.end();
+        assert_eq!(standby.status()["volumes"][0]["name"], "vol0", "of {here}");
+        owner = Some(standby);
+    }
+    pauses.sort_unstable();
+    let (median, longest) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
+    eprintln!("{takeovers} takeovers: a host waited for {median:?}, {longest:?} at most");
+    assert!(owner.expect("one owns it").stop().success());
+    assert_consistent(&pools[takeovers % 2]);
+}
+
+/// Whether the node with this folder has the pool.
+fn serves(pool: &Path) -> bool {
+    onefold(&["status", "--pool", text(pool)]).status.success()
+}
+
+#[test]
+fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
+    /// The node dies after so many steps of this time, from none to one less than this many; at the last ones it has the pool.
+    const STEP: Duration = Duration::from_millis(130);
+    const STEPS: u32 = 20;
+    /// Steps from one pair of turns to the next: many turns meet every moment, and a few meet early and late ones.
+    const STRIDE: u32 = 7;
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    // Many turns are for who has an evening.
+    let turns = std::env::var("ONEFOLD_TAKEOVERS").ok();
+    let turns: u32 = turns.map_or(2, |count| count.parse().expect("a number"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = ["a", "b", "c"].map(|name| folder.path().join(name));
+    let listen = [65, 66, 67].map(|number| format!("tcp://{}:4420", own_address(number)));
+    let sized = format!("{}=2G", ceph.address("pool", "third", "onefold"));
+    let start = |at: usize| {
+        let create = ["--create", "128M", "--drive", &sized];
+        Daemon::start_elsewhere(&pools[at], None, &join(&listen[at], &create))
+    };
+    let mut nodes = [0, 1, 2].map(|at| Some(start(at)));
+    let mut owner = 0;
+    for turn in 0..turns {
+        let logs = pools.each_ref().map(|pool| pool.with_extension("log"));
+        let takes = |at: usize| {
+            let log = std::fs::read_to_string(&logs[at]).expect("it logs");
+            // One that waited for the lease of the turn before goes on without another word.
+            log.matches(TAKES).count() + log.matches(HAS_DRIVE).count()
+        };
+        let before = [0, 1, 2].map(takes);
+        let writer = Writer::start(&listen);
+        let dead = (turn % 2 == 0).then_some(owner);
+        let moving = match dead {
+            Some(dead) => {
+                nodes[dead].take().expect("it has the pool").kill_hard();
+                None
+            }
+            None => {
+                let pool = pools[owner].clone();
+                Some(thread::spawn(move || {
+                    onefold(&["pool", "move", "--pool", text(&pool)])
+                }))
+            }
+        };
+        let taker = || (0..3).find(|at| *at != owner && takes(*at) > before[*at]);
+        let taker = wait_for("another node to take the pool", PATIENCE, taker);
+        // There is nothing to wait for: the moment of its death, whatever it does then, is what the story is about.
+        thread::sleep(STEP * ((turn / 2 + turn % 2) * STRIDE % STEPS));
+        nodes[taker].take().expect("it takes the pool").kill_hard();
+        writer.goes_on();
+        writer.end();
+        if let Some(moving) = moving {
+            // What it says depends on when the other node died.
+            moving.join().expect("the command ends");
+        }
+        owner = (0..3)
+            .find(|at| nodes[*at].is_some() && serves(&pools[*at]))
+            .expect("one has the pool");
+        for at in dead.into_iter().chain([taker]) {
+            let standby = start(at);
+            assert!(standby.ready_line().starts_with("standby"));
+            nodes[at] = Some(standby);
+        }
+    }
+    // The last one to go is the owner.
+    for at in (0..3).filter(|at| *at != owner) {
+        let standby = nodes[at].take().expect("it waits");
+        assert!(standby.stop().success());
+    }
+    let owner_left = nodes[owner].take().expect("it has the pool");
+    assert!(owner_left.stop().success());
+    assert_consistent(&pools[owner]);
+}
+
+#[test]
+fn an_owner_that_slept_comes_back_as_a_standby_and_has_changed_nothing() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = ["a", "b"].map(|name| folder.path().join(name));
+    let listen = [56, 57].map(|number| format!("tcp://{}:4420", own_address(number)));
+    let drive = ceph.address("pool", "slept", "onefold");
+    let sized = format!("{drive}=2G");
+    let create = ["--create", "128M", "--drive", &sized];
+    let sleeper = Daemon::start_elsewhere(&pools[0], None, &join(&listen[0], &create));
+    let standby = Daemon::start_elsewhere(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    let at = listen[0].clone();
+    let before = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    let process = Pid::from_raw(sleeper.pid().cast_signed()).expect("a child has a number");
+    kill_process(process, Signal::STOP).expect("it lives");
+    standby.prints("ready", PATIENCE);
+    let at = listen[1].clone();
+    with_volume(&at, async move |paths| verify(&paths, before).await);
+    let after = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 20, |_| ()).await
+    });
+    kill_process(process, Signal::CONT).expect("it sleeps");
+    let line = sleeper.prints("standby", PATIENCE);
+    assert!(line.contains(&listen[0]), "{line}");
+    let log = sleeper.log();
+    assert!(
+        log.contains("another process has taken the drive over"),
+        "{log}"
+    );
+    with_volume(&at, async move |paths| verify(&paths, after).await);
+    assert!(standby.stop().success());
+    // It is the same process, and takes the pool as any standby does.
+    sleeper.prints("ready", PATIENCE);
+    assert!(sleeper.stop().success());
+    assert_consistent(&pools[0]);
+}
+
+#[test]
+fn a_pool_is_moved_to_another_node_by_a_command() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = ["a", "b"].map(|name| folder.path().join(name));
+    let listen = [58, 59].map(|number| format!("tcp://{}:4420", own_address(number)));
+    let drive = ceph.address("pool", "moved", "onefold");
+    let sized = format!("{drive}=2G");
+    let create = ["--create", "128M", "--drive", &sized];
+    let first = Daemon::start(&pools[0], None, &join(&listen[0], &create));
+    let move_first = ["pool", "move", "--pool", text(&pools[0])];
+    let alone = onefold(&move_first);
+    assert_eq!(alone.status.code(), Some(69), "{}", text_of(&alone));
+    assert!(
+        text_of(&alone).contains("serve --join"),
+        "{}",
+        text_of(&alone)
+    );
+    let second = Daemon::start(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    wait_for("what both say", PATIENCE, || {
+        (nodes(&drive) == [(0, true), (1, false)]).then_some(())
+    });
+    // Who asks the standby is told who has the pool, and its folder is nobody else's.
+    let asked = onefold(&["status", "--pool", text(&pools[1])]);
+    let said = text_of(&asked);
+    assert_eq!(asked.status.code(), Some(69), "{said}");
+    assert!(
+        said.contains("this node is a standby: the machine '"),
+        "{said}"
+    );
+    let third = format!("tcp://{}:4421", own_address(59));
+    let refused = Daemon::try_start(&pools[1], None, &join(&third, &["--drive", &drive]));
+    let refused = refused.expect_err("the folder is in use");
+    assert!(
+        refused.contains("another daemon uses the folder"),
+        "{refused}"
+    );
+    // What a host may see is changed while it is attached to both.
+    let created = onefold(&[
+        "volume",
+        "create",
+        "more",
+        "--size",
+        "1G",
+        "--pool",
+        text(&pools[0]),
+    ]);
+    assert!(created.status.success(), "{}", text_of(&created));
+    let at = listen[1].clone();
+    with_controllers(&[&at], async |controllers| {
+        let began = Instant::now();
+        while controllers[0].namespaces().await.expect("a list") != [1, 2] {
+            assert!(
+                began.elapsed() < PATIENCE,
+                "the standby hears nothing of it"
+            );
+            reactor::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let writer = Writer::start(&listen);
+    let began = Instant::now();
+    let moved = onefold(&move_first);
+    assert!(moved.status.success(), "{}", text_of(&moved));
+    second.prints("ready", PATIENCE);
+    eprintln!("the pool was moved in {:?}", began.elapsed());
+    writer.goes_on();
+    writer.end();
+    first.prints("standby", PATIENCE);
+    wait_for("what both say", PATIENCE, || {
+        let mut serves: Vec<bool> = nodes(&drive)
+            .into_iter()
+            .map(|(_, serves)| serves)
+            .collect();
+        serves.sort_unstable();
+        (serves == [false, true]).then_some(())
+    });
+    // And back, to the same process.
+    let back = onefold(&["pool", "move", "--pool", text(&pools[1])]);
+    assert!(back.status.success(), "{}", text_of(&back));
+    first.prints("ready", PATIENCE);
+    second.prints("standby", PATIENCE);
+    assert!(first.stop().success());
+    second.prints("ready", PATIENCE);
+    let made_anew = |log: &str| log.matches("is made anew").count();
+    let before = made_anew(&second.log());
+    assert!(before > 0, "the other node had the pool");
+    assert!(second.stop().success());
+    // Nobody had the pool meanwhile: the node uses what its folder has.
+    let again = Daemon::start(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    assert!(again.ready_line().starts_with("ready"));
+    assert_eq!(made_anew(&again.log()), before);
+    assert!(again.stop().success());
+    assert_consistent(&pools[1]);
+}
+
+#[test]
+fn a_cluster_that_stands_still_takes_the_pool_from_nobody_and_costs_hosts_no_command() {
+    let Some((ceph, _alone)) = whole_cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = ["a", "b"].map(|name| folder.path().join(name));
+    let listen = [61, 62].map(|number| format!("tcp://{}:4420", own_address(number)));
+    let drive = ceph.address("pool", "still", "onefold");
+    let sized = format!("{drive}=2G");
+    let create = ["--create", "128M", "--drive", &sized];
+    let owner = Daemon::start_elsewhere(&pools[0], None, &join(&listen[0], &create));
+    let standby = Daemon::start_elsewhere(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    wait_for("what both say", PATIENCE, || {
+        (nodes(&drive) == [(0, true), (1, false)]).then_some(())
+    });
+    owner.logs("other nodes offer the pool", PATIENCE);
+    // Longer than a lease, and short enough that the owner waits.
+    let writer = Writer::start(&listen);
+    let still = ceph.stand_still();
+    // How long it stands still is what the story is about.
+    thread::sleep(Duration::from_secs(3));
+    drop(still);
+    writer.goes_on();
+    writer.end();
+    assert!(!owner.log().contains("ends now"), "{}", owner.log());
+    assert!(
+        !standby.log().contains("takes it over"),
+        "{}",
+        standby.log()
+    );
+    assert_eq!(owner.status()["volumes"][0]["name"], "vol0");
+    // So long that the owner lets its hosts go: one of both has the pool afterwards.
+    let writer = Writer::start(&listen);
+    let still = ceph.stand_still();
+    owner.logs("this process ends now", PATIENCE);
+    drop(still);
+    writer.goes_on();
+    writer.end();
+    wait_for("one owner", PATIENCE, || {
+        let mut serves: Vec<bool> = nodes(&drive)
+            .into_iter()
+            .map(|(_, serves)| serves)
+            .collect();
+        serves.sort_unstable();
+        (serves == [false, true]).then_some(())
+    });
+    assert!(owner.stop().success());
+    assert!(standby.stop().success());
+}
+
+#[test]
+fn a_standby_takes_a_pool_over_that_got_a_drive_meanwhile() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let pools = ["a", "b"].map(|name| folder.path().join(name));
+    let listen = [63, 64].map(|number| format!("tcp://{}:4420", own_address(number)));
+    let drive = ceph.address("pool", "grown", "onefold");
+    let sized = format!("{drive}=2G");
+    let create = ["--create", "128M", "--drive", &sized];
+    let owner = Daemon::start_elsewhere(&pools[0], None, &join(&listen[0], &create));
+    let standby = Daemon::start_elsewhere(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    standby.logs("the pool's folder is prepared", PATIENCE);
+    let another = format!("{}=2G", ceph.address("pool", "another", "onefold"));
+    let at = text(&pools[0]);
+    let added = onefold(&["drive", "add", &another, "--pool", at]);
+    assert!(added.status.success(), "{}", text_of(&added));
+    let at = listen[0].clone();
+    let written = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    owner.kill_hard();
+    standby.prints("ready", PATIENCE);
+    let at = listen[1].clone();
+    with_volume(&at, async move |paths| verify(&paths, written).await);
+    let drives = standby.status()["drives"].as_array().map(Vec::len);
+    assert_eq!(drives, Some(2), "{}", standby.status());
+    assert!(standby.stop().success());
+    assert_consistent(&pools[1]);
+}
+
+#[test]
+fn who_cannot_join_is_told_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = folder.path().join("pool");
+    let local = folder.path().join("drive");
+    let local = format!("{}=2G", text(&local));
+    let listen = format!("tcp://{}:4420", own_address(60));
+    let refused = Daemon::try_start(
+        &pool,
+        None,
+        &join(&listen, &["--create", "1G", "--drive", &local]),
+    );
+    let refused = refused.expect_err("no other node reaches a file");
+    assert!(refused.contains("rados:POOL"), "{refused}");
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    // A drive that is not there is made only if somebody says so.
+    let drive = ceph.address("pool", "missing", "onefold");
+    let refused = Daemon::try_start(&pool, None, &join(&listen, &["--drive", &drive]));
+    let refused = refused.expect_err("there is no such drive");
+    assert!(refused.contains("--create SIZE"), "{refused}");
+    // One folder is one node's.
+    let sized = format!("{drive}=2G");
+    let first = Daemon::start(
+        &pool,
+        None,
+        &join(&listen, &["--create", "0", "--drive", &sized]),
+    );
+    let again = format!("tcp://{}:4421", own_address(60));
+    let refused = Daemon::try_start(&pool, None, &join(&again, &["--drive", &drive]));
+    let refused = refused.expect_err("the folder is in use");
+    assert!(refused.contains(text(&pool)), "{refused}");
+    assert!(first.stop().success());
+}
