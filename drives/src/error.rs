@@ -15,6 +15,8 @@ pub enum ErrorKind {
     Truncated,
     /// The file system below has no room left (drives are sparse files).
     NoSpace,
+    /// Nobody answers where it is: it may be there later.
+    Unreachable,
     /// The drive failed; it may work again, or need replacement.
     Io,
 }

@@ -65,7 +65,7 @@ impl Node {
     /// Becomes one of the nodes of the drive, which need not be there yet.
     ///
     /// # Errors
-    /// The cluster is not there, or does not do it; or there are [`NODES_MAX`] nodes.
+    /// The cluster does not answer ([`ErrorKind::Unreachable`]), or does not do it; or there are [`NODES_MAX`] nodes.
     pub fn join(address: RadosAddress, limits: Limits) -> Result<Self, DriveError> {
         let names = Names {
             name: address.to_string(),
@@ -94,7 +94,13 @@ impl Node {
         let client = client.map_err(|refusal| error(refusal.kind, refusal.text))?;
         let lease = limits.lease * NUMBER_LEASES;
         let found = free_number(&*client, &drive, &process, lease);
-        let found = found.map_err(|errno| error(ErrorKind::Io, told(errno, &caps, &limits)))?;
+        let found = found.map_err(|errno| {
+            let kind = match errno {
+                Errno::TIMED_OUT => ErrorKind::Unreachable,
+                _ => ErrorKind::Io,
+            };
+            error(kind, told(errno, &caps, &limits))
+        })?;
         let Some(number) = found else {
             let text =
                 format!("{NODES_MAX} nodes offer it to hosts, and no more can: end one of them");

@@ -18,7 +18,9 @@ pub(crate) fn of_drive(error: DriveError) -> Failure {
         drives::ErrorKind::NotFound => ErrorKind::NotFound,
         drives::ErrorKind::Truncated => ErrorKind::Corrupt,
         drives::ErrorKind::NoSpace => ErrorKind::NoSpace,
-        drives::ErrorKind::InUse | drives::ErrorKind::Io => ErrorKind::Unavailable,
+        drives::ErrorKind::InUse | drives::ErrorKind::Unreachable | drives::ErrorKind::Io => {
+            ErrorKind::Unavailable
+        }
     };
     Failure::new(kind, error.to_string())
 }

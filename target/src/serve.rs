@@ -141,7 +141,10 @@ async fn serve(running: Running) -> Result<Ending, Failure> {
         ));
     }
     let node = match first {
-        Some(first) => Some(nodes::join(first).await?),
+        Some(first) => tokio::select! {
+            joined = nodes::join(first, args.join) => Some(joined?),
+            _ = signals.stop() => return Ok(Ending::Stopped),
+        },
         None => None,
     };
     if let Some(node) = &node {

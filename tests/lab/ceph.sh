@@ -1,7 +1,7 @@
 #!/bin/bash
-# A small Ceph cluster for tests: a monitor and OSDs whose data are in memory, on the loopback interface.
+# A small Ceph cluster for tests: a monitor and OSDs whose data are in memory, on the loopback interface or at ADDRESS.
 #
-#   tests/lab/ceph.sh DIR [OSDS]
+#   tests/lab/ceph.sh DIR [OSDS] [ADDRESS]
 #
 # Prints 'ready' when the pool 'pool' (three copies, or as many as there are OSDs) can be used, and ends the cluster when its
 # standard input ends. DIR has ceph.conf, the keyring of client.admin and of client.onefold (who may do what the guide says and no
@@ -9,7 +9,7 @@
 set -euo pipefail
 
 dir=$(realpath -m "$1")
-osds=${2:-3}
+osds=${2:-3} address=${3:-127.0.0.1}
 
 missing=()
 for program in ceph ceph-mon ceph-osd ceph-authtool monmaptool; do
@@ -34,12 +34,12 @@ trap end EXIT
 
 fsid=$(cat /proc/sys/kernel/random/uuid)
 # Somebody else may have any port: the kernel is asked for one that is free.
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$(python3 -c 'import socket, sys; s = socket.socket(); s.bind((sys.argv[1], 0)); print(s.getsockname()[1])' "$address")
 copies=$(( osds < 3 ? osds : 3 ))
 cat > ceph.conf << CONF
 [global]
 fsid = $fsid
-mon host = v2:127.0.0.1:$port
+mon host = v2:$address:$port
 mon initial members = a
 keyring = $dir/keyring
 run dir = $dir
@@ -47,7 +47,7 @@ admin socket = $dir/\$name.asok
 log file = $dir/\$name.log
 crash dir = $dir/crash
 mon cluster log file = $dir/cluster.log
-public addr = 127.0.0.1
+public addr = $address
 ms bind ipv6 = false
 osd crush chooseleaf type = 0
 osd pool default size = $copies
@@ -75,7 +75,7 @@ key client.onefold --cap mon 'profile rbd' --cap osd 'allow rwx pool=pool'
 for (( i = 0; i < osds; i++ )); do
     key "osd.$i" --cap mon 'allow profile osd' --cap osd 'allow *'
 done
-monmaptool --create --addv a "[v2:127.0.0.1:$port]" --fsid "$fsid" monmap > /dev/null
+monmaptool --create --addv a "[v2:$address:$port]" --fsid "$fsid" monmap > /dev/null
 
 start() {
     local name=$1

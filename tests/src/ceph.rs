@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::daemon::in_network;
+use crate::lab::TARGET_V4;
 use crate::wait_for;
 
 /// A cluster of `tests/lab/ceph.sh`. It ends with the process that started it, or when it is dropped.
@@ -29,7 +30,7 @@ impl Ceph {
         CLUSTER.get_or_init(|| Self::start(None)).as_ref()
     }
 
-    /// A cluster in a network of its own.
+    /// A cluster in a network of its own, at the target's address there: nodes of the network reach it.
     ///
     /// # Panics
     /// As of [`Ceph::shared`].
@@ -42,6 +43,7 @@ impl Ceph {
         let folder = tempfile::tempdir().expect("a folder");
         let mut process = in_network(network, script.as_os_str())
             .arg(folder.path())
+            .args(network.map(|_| ["3", TARGET_V4]).into_iter().flatten())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -71,6 +73,14 @@ impl Ceph {
     pub fn address(&self, pool: &str, name: &str, user: &str) -> String {
         let conf = self.path("ceph.conf");
         format!("rados:{pool}/{name}?conf={}&user={user}", conf.display())
+    }
+
+    /// Its configuration, as a client reads it.
+    ///
+    /// # Panics
+    /// The cluster's folder is gone.
+    pub fn conf(&self) -> String {
+        std::fs::read_to_string(self.path("ceph.conf")).expect("the cluster's folder")
     }
 
     /// Ends a daemon as `kill -9` does.

@@ -67,6 +67,101 @@ impl Network {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// A node with a cable to the bridge.
+    ///
+    /// # Panics
+    /// There is one of that number.
+    pub fn node(&self, number: u8) -> Node {
+        let status = Command::new(folder().join("net"))
+            .args(["node", &self.name, &number.to_string()])
+            .status();
+        let is_made = status.is_ok_and(|status| status.success());
+        assert!(is_made, "no node {number} in {}", self.name);
+        Node {
+            name: format!("{}-node{number}", self.name),
+            address: format!("10.77.0.{}", 100 + u32::from(number)),
+        }
+    }
+}
+
+/// A node of a [`Network`], with which it ends.
+#[derive(Debug)]
+pub struct Node {
+    name: String,
+    address: String,
+}
+
+impl Node {
+    /// The name of its namespace, for `ip netns exec`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Pulls its cable: nobody hears from it, or the other way round, until what is returned is dropped.
+    ///
+    /// # Panics
+    /// It has no cable.
+    #[must_use]
+    pub fn pull_cable(&self) -> CutOff<'_> {
+        self.run("ip", "link set v down");
+        CutOff {
+            node: self,
+            end: ("ip", "link set v up"),
+        }
+    }
+
+    /// Drops all that it sends to an address until what is returned is dropped.
+    ///
+    /// # Panics
+    /// There is no nftables.
+    #[must_use]
+    pub fn cut_off_from(&self, address: &str) -> CutOff<'_> {
+        self.run("nft", "add table inet cut");
+        self.run(
+            "nft",
+            "add chain inet cut out { type filter hook output priority 0 ; }",
+        );
+        let rule = format!("add rule inet cut out ip daddr {address} drop");
+        self.run("nft", &rule);
+        CutOff {
+            node: self,
+            end: ("nft", "delete table inet cut"),
+        }
+    }
+
+    fn run(&self, program: &str, arguments: &str) {
+        let status = Command::new("ip")
+            .args(["netns", "exec", &self.name, program])
+            .args(arguments.split(' '))
+            .status();
+        let is_done = status.is_ok_and(|status| status.success());
+        // A test that fails already says why.
+        assert!(
+            is_done || std::thread::panicking(),
+            "'{program} {arguments}' failed on {}",
+            self.name
+        );
+    }
+}
+
+/// A node that is cut off from something.
+#[derive(Debug)]
+pub struct CutOff<'a> {
+    node: &'a Node,
+    end: (&'static str, &'static str),
+}
+
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        let (program, arguments) = self.end;
+        self.node.run(program, arguments);
+    }
 }
 
 impl Drop for Network {

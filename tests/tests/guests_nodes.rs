@@ -1,15 +1,15 @@
-//! A host with a real kernel that is attached to two nodes of one pool, while these die.
+//! A host with a real kernel that is attached to two nodes of one pool, while these fail.
 //!
 //! This test needs root, QEMU, the lab's images, and Ceph. `ONEFOLD_TAKEOVERS` is how many there are.
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
 
-use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tests::ceph::Ceph;
 use tests::daemon::{Daemon, assert_consistent_in};
-use tests::lab::{Guest, GuestSpec, Network, steadily};
+use tests::lab::{CutOff, Guest, GuestSpec, Network, Node, TARGET_V4, steadily};
 
 /// Takeovers, unless the environment says another number.
 const TAKEOVERS: usize = 3;
@@ -17,45 +17,105 @@ const TAKEOVERS: usize = 3;
 /// Booting an emulated guest on a busy machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(600);
 
-/// A takeover, and the return of the node that died: Linux tries again every ten seconds.
+/// A takeover, and the return of the node that failed: Linux tries again every ten seconds.
 const TURN_LIMIT: Duration = Duration::from_secs(180);
-
-/// Where the nodes listen.
-const NODES: [&str; 2] = ["10.77.0.1", "10.77.0.101"];
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_goes_on_by_its_other_path_whenever_the_node_with_the_pool_dies() {
-    is_right_across_takeovers("fio");
+    is_right_across_takeovers("fio", &[Failure::Killed]);
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_goes_on_when_the_node_with_the_pool_loses_power_or_its_way_to_the_cluster_or_sleeps() {
+    let failures = [
+        Failure::LosesPower,
+        Failure::IsCutOffFromCluster,
+        Failure::Sleeps,
+    ];
+    is_right_across_takeovers("fio", &failures);
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn postgresql_keeps_every_transaction_while_the_nodes_with_its_pool_die() {
-    is_right_across_takeovers("postgres");
+    is_right_across_takeovers("postgres", &[Failure::Killed]);
 }
 
-/// Kills the node with the pool again and again, while a program of the guest writes and verifies.
-fn is_right_across_takeovers(load: &str) {
+/// How the node with the pool fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// Its daemon is killed, and started again: the host hears that the connection is gone.
+    Killed,
+    /// Its machine says nothing any more, to nobody, and comes back with nothing of what it had in memory.
+    LosesPower,
+    /// Hosts reach it, and it does not reach the cluster.
+    IsCutOffFromCluster,
+    /// It stands still, and wakes when another node has the pool.
+    Sleeps,
+}
+
+/// A node that failed, and what has to end before it is back.
+struct Failed<'a> {
+    cut_off: Option<CutOff<'a>>,
+    daemon: Option<Daemon>,
+}
+
+impl Failure {
+    fn befall<'a>(self, node: &'a Node, daemon: Daemon) -> Failed<'a> {
+        let cut_off = match self {
+            Self::Killed | Self::Sleeps => None,
+            Self::LosesPower => Some(node.pull_cable()),
+            Self::IsCutOffFromCluster => Some(node.cut_off_from(TARGET_V4)),
+        };
+        let daemon = match self {
+            Self::Killed | Self::LosesPower => {
+                daemon.kill_hard();
+                None
+            }
+            Self::IsCutOffFromCluster => Some(daemon),
+            Self::Sleeps => {
+                tell(&daemon, Signal::STOP);
+                Some(daemon)
+            }
+        };
+        Failed { cut_off, daemon }
+    }
+
+    /// Whether it is back only when the host went on without it.
+    fn lasts(self) -> bool {
+        !matches!(self, Self::Killed)
+    }
+}
+
+impl Failed<'_> {
+    /// The node is a standby afterwards.
+    fn comes_back(self, start: impl FnOnce() -> Daemon) -> Daemon {
+        drop(self.cut_off);
+        let Some(daemon) = self.daemon else {
+            let daemon = start();
+            assert!(daemon.ready_line().starts_with("standby"));
+            return daemon;
+        };
+        tell(&daemon, Signal::CONT);
+        daemon.prints("standby", TURN_LIMIT);
+        daemon
+    }
+}
+
+fn tell(daemon: &Daemon, signal: Signal) {
+    let process = Pid::from_raw(daemon.pid().cast_signed()).expect("a child has a number");
+    kill_process(process, signal).expect("it lives");
+}
+
+/// Lets the node with the pool fail again and again, while a program of the guest writes and verifies.
+fn is_right_across_takeovers(load: &str, failures: &[Failure]) {
     let takeovers = std::env::var("ONEFOLD_TAKEOVERS").ok();
     let takeovers = takeovers.map_or(TAKEOVERS, |count| count.parse().expect("a number"));
     steadily(|| {
         let network = Network::new(1, 1500);
-        let added = Command::new("ip")
-            .args([
-                "-n",
-                network.name(),
-                "addr",
-                "add",
-                "10.77.0.101/24",
-                "dev",
-                "br0",
-            ])
-            .status();
-        assert!(
-            added.is_ok_and(|status| status.success()),
-            "a second address"
-        );
+        let machines = [0, 1].map(|number| network.node(number));
         let Some(ceph) = Ceph::in_network(network.name()) else {
             return;
         };
@@ -63,7 +123,7 @@ fn is_right_across_takeovers(load: &str) {
         let pools = ["a", "b"].map(|name| folder.path().join(name));
         let drive = format!("{}=2G", ceph.address("pool", "guest", "onefold"));
         let start = |at: usize| {
-            let listen = format!("tcp://{}:4420", NODES[at]);
+            let listen = format!("tcp://{}:4420", machines[at].address());
             let arguments = [
                 "--join",
                 "--create",
@@ -75,10 +135,11 @@ fn is_right_across_takeovers(load: &str) {
                 "--reactors",
                 "1",
             ];
-            Daemon::start_elsewhere(&pools[at], Some(network.name()), &arguments)
+            Daemon::start_elsewhere(&pools[at], Some(machines[at].name()), &arguments)
         };
         let mut nodes = [Some(start(0)), Some(start(1))];
         let limit = BOOT_LIMIT + TURN_LIMIT * u32::try_from(takeovers).expect("some");
+        let [first, second] = machines.each_ref().map(Node::address);
         let mut guest = Guest::start(
             &network,
             &GuestSpec {
@@ -87,23 +148,25 @@ fn is_right_across_takeovers(load: &str) {
                 number: 0,
                 cpus: 1,
                 story: "takeover",
-                arguments: &[NODES[0], NODES[1], load],
+                arguments: &[first, second, load],
                 limit_seconds: limit.as_secs() as u32,
                 files: &[],
             },
         );
         let mut wait = BOOT_LIMIT;
-        for turn in 1..=takeovers {
+        for (turn, failure) in (1..=takeovers).zip(failures.iter().cycle()) {
             guest.await_signal(&format!("ready{turn}"), wait);
             wait = TURN_LIMIT;
             let at = (turn - 1) % 2;
-            nodes[at].take().expect("it serves the pool").kill_hard();
+            let daemon = nodes[at].take().expect("it serves the pool");
+            let failed = failure.befall(&machines[at], daemon);
             let other = nodes[turn % 2].as_ref().expect("it is the standby");
             other.prints("ready", TURN_LIMIT);
-            let back = start(at);
-            assert!(back.ready_line().starts_with("standby"));
-            nodes[at] = Some(back);
-            guest.signal(&format!("killed{turn}"));
+            guest.signal(&format!("failed{turn}"));
+            if failure.lasts() {
+                guest.await_signal(&format!("on{turn}"), TURN_LIMIT);
+            }
+            nodes[at] = Some(failed.comes_back(|| start(at)));
             guest.await_signal(&format!("settled{turn}"), TURN_LIMIT);
             if turn == takeovers {
                 guest.signal("last");
@@ -111,18 +174,26 @@ fn is_right_across_takeovers(load: &str) {
             guest.signal(&format!("next{turn}"));
         }
         let console = guest.finish(TURN_LIMIT);
-        let mut pauses: Vec<u64> = console
+        let pauses: Vec<u64> = console
             .lines()
             .filter_map(|line| line.trim().strip_prefix("PAUSE ")?.parse().ok())
             .collect();
-        pauses.sort_unstable();
         assert_eq!(pauses.len(), takeovers, "{console}");
         println!("{console}");
-        println!(
-            "{takeovers} takeovers under {load}: the longest operation took {} ms in the middle, {} ms at most",
-            pauses[takeovers / 2],
-            pauses[takeovers - 1]
-        );
+        for kind in failures {
+            let of_kind = failures.iter().cycle().zip(&pauses);
+            let of_kind = of_kind.filter(|(failure, _)| *failure == kind);
+            let mut pauses: Vec<u64> = of_kind.map(|(_, pause)| *pause).collect();
+            pauses.sort_unstable();
+            let Some(longest) = pauses.last() else {
+                continue;
+            };
+            println!(
+                "{} times {kind:?} under {load}: the longest operation took {} ms in the middle, {longest} ms at most",
+                pauses.len(),
+                pauses[pauses.len() / 2],
+            );
+        }
         let serving = takeovers % 2;
         let [first, second] = nodes;
         let (owner, standby) = match serving {
@@ -131,6 +202,6 @@ fn is_right_across_takeovers(load: &str) {
         };
         assert!(standby.expect("it runs").stop().success());
         assert!(owner.expect("it runs").stop().success());
-        assert_consistent_in(Some(network.name()), &pools[serving]);
+        assert_consistent_in(Some(machines[serving].name()), &pools[serving]);
     });
 }

@@ -382,7 +382,7 @@ fn unconnected(address: &RadosAddress, error: Errno) -> Refusal {
             ),
         ),
         Errno::TIMED_OUT => refused(
-            ErrorKind::Io,
+            ErrorKind::Unreachable,
             "the cluster's monitors do not answer: check the network, `mon host` in the configuration, and `ceph -s`",
         ),
         error => refused(

@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use crate::again;
 use crate::announcement::Place;
-use crate::errors::of_meta;
+use crate::errors::{of_drive, of_meta};
 use crate::opened_drive::is_in_cluster;
 use crate::options::{DriveArg, drive_path};
 use crate::pool;
@@ -105,12 +105,25 @@ pub(crate) fn address_of(path: &Path) -> Option<RadosAddress> {
     path.to_str().filter(|_| is_in_cluster(path))?.parse().ok()
 }
 
-/// Becomes one of the nodes of the pool with that drive.
+/// Becomes one of the nodes of the pool with that drive. `waits`: as long as the cluster does not answer. A node that was cut off
+/// from it, or that starts before it, needs nobody then.
 ///
 /// # Errors
-/// The cluster is not there, or there are too many nodes.
-pub(crate) async fn join(first: RadosAddress) -> Result<Arc<Node>, Failure> {
-    let node = blocking(move || Node::join(first, Limits::default())).await?;
+/// The cluster is not there, or does not let this node in, or there are too many nodes.
+pub(crate) async fn join(first: RadosAddress, waits: bool) -> Result<Arc<Node>, Failure> {
+    let mut is_told = false;
+    let node = loop {
+        let first = first.clone();
+        match blocking(move || Ok(Node::join(first, Limits::default()))).await? {
+            Err(error) if waits && error.kind() == drives::ErrorKind::Unreachable => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(%error, "this node tries again until the pool's cluster answers");
+                }
+                tokio::time::sleep(PULSE).await;
+            }
+            joined => break joined.map_err(of_drive)?,
+        }
+    };
     tracing::info!(
         number = node.number(),
         "this node is one of those that offer the pool"

@@ -1,4 +1,4 @@
-# A host that is attached to two nodes of one pool, with Linux's default times, and verifies what it wrote while nodes die.
+# A host that is attached to two nodes of one pool, with Linux's default times, and verifies what it wrote while nodes fail.
 # arguments: ADDRESS ADDRESS (one listener each), and what writes: fio | postgres
 . /lib/lab.sh
 tcp_up
@@ -121,8 +121,8 @@ while [ ! -e /lab/sync.last ]; do
   turn=$((turn+1))
   before=$(now)
   signal "ready$turn"
-  # One node is killed, and started again: then it is the other one's standby.
-  await "killed$turn" 300
+  # One node fails, and comes back when the machine says so: then it is the other one's standby.
+  await "failed$turn" 300
   await_rounds 2
   pause=0
   for round in $(seq $((before+1)) "$(now)"); do
@@ -130,6 +130,7 @@ while [ ! -e /lab/sync.last ]; do
     [ "$took" -le "$pause" ] || pause=$took
   done
   echo "PAUSE $pause"
+  signal "on$turn"
   case $((turn % 2)) in
     1) await_states "inaccessible optimized" ;;
     0) await_states "optimized inaccessible" ;;

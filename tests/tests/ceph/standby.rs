@@ -454,6 +454,37 @@ fn a_standby_takes_a_pool_over_that_got_a_drive_meanwhile() {
 }
 
 #[test]
+fn a_node_that_starts_before_its_cluster_answers_waits_for_it() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (pool, conf) = (folder.path().join("pool"), folder.path().join("conf"));
+    let right = ceph.conf();
+    let monitor = right.lines().find(|line| line.starts_with("mon host"));
+    let monitor = monitor.expect("a client needs one");
+    // Nobody listens there.
+    let wrong = right.replace(monitor, "mon host = v2:127.0.0.1:1");
+    std::fs::write(&conf, wrong).expect("a file");
+    let listen = format!("tcp://{}:4422", own_address(60));
+    let drive = format!("rados:pool/early?conf={}&user=onefold=2G", conf.display());
+    let at = pool.clone();
+    let starting = thread::spawn(move || {
+        let create = ["--create", "128M", "--drive", &drive];
+        Daemon::start(&at, None, &join(&listen, &create))
+    });
+    let waits = "this node tries again until the pool's cluster answers";
+    wait_for(waits, PATIENCE, || {
+        let log = std::fs::read_to_string(pool.with_extension("log")).unwrap_or_default();
+        log.contains(waits).then_some(())
+    });
+    std::fs::write(&conf, right).expect("a file");
+    let daemon = starting.join().expect("it gets ready");
+    assert!(daemon.ready_line().starts_with("ready"));
+    assert!(daemon.stop().success());
+}
+
+#[test]
 fn who_cannot_join_is_told_why() {
     let folder = tempfile::tempdir().expect("a folder");
     let pool = folder.path().join("pool");
