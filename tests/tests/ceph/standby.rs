@@ -1,6 +1,6 @@
 //! Several nodes offer one pool (`onefold serve --join`), and hosts are attached to all of them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
+use tests::ceph::Ceph;
 use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
 use tests::{own_address, wait_for};
 
@@ -32,6 +34,36 @@ fn text(path: &Path) -> &str {
 
 pub(crate) fn join<'a>(listen: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["--join", "--reactors", "1", "--listen", listen], more].concat()
+}
+
+/// A pool that several nodes offer: a folder and a listener for each of them.
+struct Offered<const NODES: usize> {
+    pools: [PathBuf; NODES],
+    listen: [String; NODES],
+    drive: String,
+    /// The same, with the size that it is made with.
+    sized: String,
+    _folder: TempDir,
+}
+
+impl<const NODES: usize> Offered<NODES> {
+    fn new(ceph: &Ceph, name: &str, addresses: [u8; NODES]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let drive = ceph.address("pool", name, "onefold");
+        Self {
+            pools: std::array::from_fn(|at| folder.path().join(format!("node{at}"))),
+            listen: addresses.map(|number| format!("tcp://{}:4420", own_address(number))),
+            sized: format!("{drive}=2G"),
+            drive,
+            _folder: folder,
+        }
+    }
+
+    /// Starts a node, on a machine of its own.
+    fn start(&self, at: usize) -> Daemon {
+        let create = ["--create", "128M", "--drive", &self.sized];
+        Daemon::start_elsewhere(&self.pools[at], None, &join(&self.listen[at], &create))
+    }
 }
 
 /// A host that writes by all paths until it is told to stop.
@@ -112,26 +144,18 @@ fn a_standby_takes_the_pool_over_when_its_owner_dies_and_no_command_of_a_host_fa
     // Many rounds are for who has an evening.
     let takeovers = std::env::var("ONEFOLD_TAKEOVERS").ok();
     let takeovers: usize = takeovers.map_or(2, |count| count.parse().expect("a number"));
-    let folder = tempfile::tempdir().expect("a folder");
-    let pools = ["a", "b"].map(|name| folder.path().join(name));
-    let listen = [54, 55].map(|number| format!("tcp://{}:4420", own_address(number)));
-    let drive = ceph.address("pool", "joined", "onefold");
-    let sized = format!("{drive}=2G");
-    let start = |at: usize| {
-        let drive = ["--create", "128M", "--drive", &sized];
-        Daemon::start_elsewhere(&pools[at], None, &join(&listen[at], &drive))
-    };
-    let first = start(0);
+    let offered = Offered::new(ceph, "joined", [54, 55]);
+    let first = offered.start(0);
     assert!(first.ready_line().starts_with("ready"));
     let mut owner = Some(first);
     let mut pauses = Vec::new();
     for takeover in 0..takeovers {
         let (here, there) = (takeover % 2, (takeover + 1) % 2);
         // What it has of the pool in its folder is older, from the second time on.
-        let standby = start(there);
+        let standby = offered.start(there);
         assert!(standby.ready_line().starts_with("standby"));
         standby.logs("the pool's folder is prepared", PATIENCE);
-        let writer = Writer::start(&listen);
+        let writer = Writer::start(&offered.listen);
         owner.take().expect("one owns it").kill_hard();
         pauses.push(writer.goes_on());
         standby.prints("ready", PATIENCE);
@@ -149,7 +173,7 @@ fn a_standby_takes_the_pool_over_when_its_owner_dies_and_no_command_of_a_host_fa
     let (median, longest) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
     eprintln!("{takeovers} takeovers: a host waited for {median:?}, {longest:?} at most");
     assert!(owner.expect("one owns it").stop().success());
-    assert_consistent(&pools[takeovers % 2]);
+    assert_consistent(&offered.pools[takeovers % 2]);
 }
 
 /// Whether the node with this folder has the pool.
@@ -170,15 +194,9 @@ fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
     // Many turns are for who has an evening.
     let turns = std::env::var("ONEFOLD_TAKEOVERS").ok();
     let turns: u32 = turns.map_or(2, |count| count.parse().expect("a number"));
-    let folder = tempfile::tempdir().expect("a folder");
-    let pools = ["a", "b", "c"].map(|name| folder.path().join(name));
-    let listen = [65, 66, 67].map(|number| format!("tcp://{}:4420", own_address(number)));
-    let sized = format!("{}=2G", ceph.address("pool", "third", "onefold"));
-    let start = |at: usize| {
-        let create = ["--create", "128M", "--drive", &sized];
-        Daemon::start_elsewhere(&pools[at], None, &join(&listen[at], &create))
-    };
-    let mut nodes = [0, 1, 2].map(|at| Some(start(at)));
+    let offered = Offered::new(ceph, "third", [65, 66, 67]);
+    let (pools, listen) = (&offered.pools, &offered.listen);
+    let mut nodes = [0, 1, 2].map(|at| Some(offered.start(at)));
     let mut owner = 0;
     for turn in 0..turns {
         let logs = pools.each_ref().map(|pool| pool.with_extension("log"));
@@ -188,7 +206,7 @@ fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
             log.matches(TAKES).count() + log.matches(HAS_DRIVE).count()
         };
         let before = [0, 1, 2].map(takes);
-        let writer = Writer::start(&listen);
+        let writer = Writer::start(listen);
         let dead = (turn % 2 == 0).then_some(owner);
         let moving = match dead {
             Some(dead) => {
@@ -217,7 +235,7 @@ fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
             .find(|at| nodes[*at].is_some() && serves(&pools[*at]))
             .expect("one has the pool");
         for at in dead.into_iter().chain([taker]) {
-            let standby = start(at);
+            let standby = offered.start(at);
             assert!(standby.ready_line().starts_with("standby"));
             nodes[at] = Some(standby);
         }
@@ -237,14 +255,9 @@ fn an_owner_that_slept_comes_back_as_a_standby_and_has_changed_nothing() {
     let Some((ceph, _beside)) = cluster() else {
         return;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let pools = ["a", "b"].map(|name| folder.path().join(name));
-    let listen = [56, 57].map(|number| format!("tcp://{}:4420", own_address(number)));
-    let drive = ceph.address("pool", "slept", "onefold");
-    let sized = format!("{drive}=2G");
-    let create = ["--create", "128M", "--drive", &sized];
-    let sleeper = Daemon::start_elsewhere(&pools[0], None, &join(&listen[0], &create));
-    let standby = Daemon::start_elsewhere(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    let offered = Offered::new(ceph, "slept", [56, 57]);
+    let (pools, listen) = (&offered.pools, &offered.listen);
+    let [sleeper, standby] = [0, 1].map(|at| offered.start(at));
     let at = listen[0].clone();
     let before = with_volume(&at, async |paths| {
         write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
@@ -278,12 +291,9 @@ fn a_pool_is_moved_to_another_node_by_a_command() {
     let Some((ceph, _beside)) = cluster() else {
         return;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let pools = ["a", "b"].map(|name| folder.path().join(name));
-    let listen = [58, 59].map(|number| format!("tcp://{}:4420", own_address(number)));
-    let drive = ceph.address("pool", "moved", "onefold");
-    let sized = format!("{drive}=2G");
-    let create = ["--create", "128M", "--drive", &sized];
+    let offered = Offered::new(ceph, "moved", [58, 59]);
+    let (pools, listen, drive) = (&offered.pools, &offered.listen, &offered.drive);
+    let create = ["--create", "128M", "--drive", &offered.sized];
     let first = Daemon::start(&pools[0], None, &join(&listen[0], &create));
     let move_first = ["pool", "move", "--pool", text(&pools[0])];
     let alone = onefold(&move_first);
@@ -293,9 +303,9 @@ fn a_pool_is_moved_to_another_node_by_a_command() {
         "{}",
         text_of(&alone)
     );
-    let second = Daemon::start(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    let second = Daemon::start(&pools[1], None, &join(&listen[1], &["--drive", drive]));
     wait_for("what both say", PATIENCE, || {
-        (nodes(&drive) == [(0, true), (1, false)]).then_some(())
+        (nodes(drive) == [(0, true), (1, false)]).then_some(())
     });
     // Who asks the standby is told who has the pool, and its folder is nobody else's.
     let asked = onefold(&["status", "--pool", text(&pools[1])]);
@@ -306,7 +316,7 @@ fn a_pool_is_moved_to_another_node_by_a_command() {
         "{said}"
     );
     let third = format!("tcp://{}:4421", own_address(59));
-    let refused = Daemon::try_start(&pools[1], None, &join(&third, &["--drive", &drive]));
+    let refused = Daemon::try_start(&pools[1], None, &join(&third, &["--drive", drive]));
     let refused = refused.expect_err("the folder is in use");
     assert!(
         refused.contains("another daemon uses the folder"),
@@ -334,7 +344,7 @@ fn a_pool_is_moved_to_another_node_by_a_command() {
             reactor::sleep(Duration::from_millis(20)).await;
         }
     });
-    let writer = Writer::start(&listen);
+    let writer = Writer::start(listen);
     let began = Instant::now();
     let moved = onefold(&move_first);
     assert!(moved.status.success(), "{}", text_of(&moved));
@@ -344,10 +354,7 @@ fn a_pool_is_moved_to_another_node_by_a_command() {
     writer.end();
     first.prints("standby", PATIENCE);
     wait_for("what both say", PATIENCE, || {
-        let mut serves: Vec<bool> = nodes(&drive)
-            .into_iter()
-            .map(|(_, serves)| serves)
-            .collect();
+        let mut serves: Vec<bool> = nodes(drive).into_iter().map(|(_, serves)| serves).collect();
         serves.sort_unstable();
         (serves == [false, true]).then_some(())
     });
@@ -363,7 +370,7 @@ fn a_pool_is_moved_to_another_node_by_a_command() {
     assert!(before > 0, "the other node had the pool");
     assert!(second.stop().success());
     // Nobody had the pool meanwhile: the node uses what its folder has.
-    let again = Daemon::start(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    let again = Daemon::start(&pools[1], None, &join(&listen[1], &["--drive", drive]));
     assert!(again.ready_line().starts_with("ready"));
     assert_eq!(made_anew(&again.log()), before);
     assert!(again.stop().success());
@@ -375,20 +382,15 @@ fn a_cluster_that_stands_still_takes_the_pool_from_nobody_and_costs_hosts_no_com
     let Some((ceph, _alone)) = whole_cluster() else {
         return;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let pools = ["a", "b"].map(|name| folder.path().join(name));
-    let listen = [61, 62].map(|number| format!("tcp://{}:4420", own_address(number)));
-    let drive = ceph.address("pool", "still", "onefold");
-    let sized = format!("{drive}=2G");
-    let create = ["--create", "128M", "--drive", &sized];
-    let owner = Daemon::start_elsewhere(&pools[0], None, &join(&listen[0], &create));
-    let standby = Daemon::start_elsewhere(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    let offered = Offered::new(ceph, "still", [61, 62]);
+    let listen = &offered.listen;
+    let [owner, standby] = [0, 1].map(|at| offered.start(at));
     wait_for("what both say", PATIENCE, || {
-        (nodes(&drive) == [(0, true), (1, false)]).then_some(())
+        (nodes(&offered.drive) == [(0, true), (1, false)]).then_some(())
     });
     owner.logs("other nodes offer the pool", PATIENCE);
     // Longer than a lease, and short enough that the owner waits.
-    let writer = Writer::start(&listen);
+    let writer = Writer::start(listen);
     let still = ceph.stand_still();
     // How long it stands still is what the story is about.
     thread::sleep(Duration::from_secs(3));
@@ -403,14 +405,14 @@ fn a_cluster_that_stands_still_takes_the_pool_from_nobody_and_costs_hosts_no_com
     );
     assert_eq!(owner.status()["volumes"][0]["name"], "vol0");
     // So long that the owner lets its hosts go: one of both has the pool afterwards.
-    let writer = Writer::start(&listen);
+    let writer = Writer::start(listen);
     let still = ceph.stand_still();
     owner.logs("this process ends now", PATIENCE);
     drop(still);
     writer.goes_on();
     writer.end();
     wait_for("one owner", PATIENCE, || {
-        let mut serves: Vec<bool> = nodes(&drive)
+        let mut serves: Vec<bool> = nodes(&offered.drive)
             .into_iter()
             .map(|(_, serves)| serves)
             .collect();
@@ -426,14 +428,9 @@ fn a_standby_takes_a_pool_over_that_got_a_drive_meanwhile() {
     let Some((ceph, _beside)) = cluster() else {
         return;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let pools = ["a", "b"].map(|name| folder.path().join(name));
-    let listen = [63, 64].map(|number| format!("tcp://{}:4420", own_address(number)));
-    let drive = ceph.address("pool", "grown", "onefold");
-    let sized = format!("{drive}=2G");
-    let create = ["--create", "128M", "--drive", &sized];
-    let owner = Daemon::start_elsewhere(&pools[0], None, &join(&listen[0], &create));
-    let standby = Daemon::start_elsewhere(&pools[1], None, &join(&listen[1], &["--drive", &drive]));
+    let offered = Offered::new(ceph, "grown", [63, 64]);
+    let (pools, listen) = (&offered.pools, &offered.listen);
+    let [owner, standby] = [0, 1].map(|at| offered.start(at));
     standby.logs("the pool's folder is prepared", PATIENCE);
     let another = format!("{}=2G", ceph.address("pool", "another", "onefold"));
     let at = text(&pools[0]);
