@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reactor::Buffer;
 use reactor::sync::{Permit, oneshot};
 
 /// An error number of errno(3), as librados gives it.
@@ -79,14 +80,41 @@ pub(crate) struct Holder {
 /// What comes of a call that does not block.
 pub(crate) type Pending<T> = oneshot::Receiver<Result<T, Errno>>;
 
+/// What a read fills. The client has it meanwhile, also if nobody waits for the read any more.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// A buffer of the caller's, from its first byte to its last.
+    Buffer(Buffer),
+    /// For one of several pieces.
+    Piece(Vec<u8>),
+}
+
+impl Memory {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Piece(bytes) => bytes,
+        }
+    }
+}
+
+/// How many bytes a read found, which are the first ones of its memory.
+pub(crate) type Filled = (Result<usize, Errno>, Memory);
+
 /// See the module. Calls that return no [`Pending`] block, and are not made on a reactor.
 pub(crate) trait Client: Send + Sync {
     /// How this client is shut out.
     fn addresses(&self) -> &[String];
 
-    /// At most so many bytes at a byte; fewer, where the object ends. `room` is given back when the call has ended, also if
-    /// nobody waits for that any more.
-    fn read(&self, object: &str, at: u64, len: usize, room: Permit) -> Pending<Vec<u8>>;
+    /// As many bytes at a byte as the memory has; fewer, where the object ends. `room` is given back when the call has ended, also
+    /// if nobody waits for that any more.
+    fn read(
+        &self,
+        object: &str,
+        at: u64,
+        memory: Memory,
+        room: Permit,
+    ) -> oneshot::Receiver<Filled>;
 
     /// Changes an object; `room` as above. The data are copied before it returns.
     fn change(&self, object: &str, changes: &[Change<'_>], room: Permit) -> Pending<()>;
@@ -94,7 +122,7 @@ pub(crate) trait Client: Send + Sync {
     /// The same, and waits.
     fn change_now(&self, object: &str, changes: &[Change<'_>]) -> Result<(), Errno>;
 
-    /// As [`Client::read`], and waits.
+    /// At most so many bytes at a byte, as [`Client::read`], and waits.
     fn read_now(&self, object: &str, at: u64, len: usize) -> Result<Vec<u8>, Errno>;
 
     /// An attribute, of at most 4096 bytes.

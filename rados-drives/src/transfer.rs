@@ -13,7 +13,7 @@ use futures_util::stream::{self, StreamExt};
 use reactor::Buffer;
 use reactor::sync::Permit;
 
-use crate::client::{Change, Client, Errno, Pending};
+use crate::client::{Change, Client, Errno, Memory, Pending};
 use crate::header::{OBJECT_BYTES, object_of};
 use crate::shared::Shared;
 
@@ -149,39 +149,90 @@ async fn all<T>(
     result
 }
 
-pub(crate) async fn read(
-    shared: &Arc<Shared>,
-    mut buffer: Buffer,
-    extents: &[Extent],
-) -> Transferred {
+/// What one operation reads, into memory of that length; what was never written is zeros. Again if a fence interrupted it. Without the
+/// memory, if the client lost it.
+async fn read_into(
+    shared: &Shared,
+    operation: &Operation,
+    mut memory: Memory,
+) -> (Result<(), DriveError>, Option<Memory>) {
+    let name = object_of(&shared.drive, operation.object);
+    let at = operation.runs.first().map_or(0, |run| run.at);
+    loop {
+        let room = shared.room.acquire(operation.bytes).await;
+        let client = match shared.client_for_transfer().await {
+            Ok(client) => client,
+            Err(error) => return (Err(error), Some(memory)),
+        };
+        let Ok((read, filled)) = client.read(&name, at, memory, room).await else {
+            return (Err(shared.failed(Errno::ENDED, false)), None);
+        };
+        memory = filled;
+        let found = match read {
+            Ok(found) => found,
+            Err(Errno::SHUT_OUT) => {
+                shared.was_shut_out(&client).await;
+                continue;
+            }
+            Err(error) if error.is_missing() => 0,
+            Err(error) => return (Err(shared.failed(error, false)), Some(memory)),
+        };
+        if let Some(unwritten) = memory.bytes().get_mut(found..) {
+            unwritten.fill(0);
+        }
+        return (Ok(()), Some(memory));
+    }
+}
+
+/// The operation, if it reads what fills a buffer of this length.
+fn fills(operations: &[Operation], len: usize) -> Option<&Operation> {
+    let [operation] = operations else {
+        return None;
+    };
+    let is_whole = |part: &Part| part.offset == 0 && part.len == len;
+    match &operation.runs[..] {
+        [run] if matches!(&run.parts[..], [part] if is_whole(part)) => Some(operation),
+        _ => None,
+    }
+}
+
+pub(crate) async fn read(shared: &Arc<Shared>, buffer: Buffer, extents: &[Extent]) -> Transferred {
     // The cluster is asked for what is in memory too: it refuses an owner whose time is over.
     let overlay = shared.deferred.overlay(extents);
     let operations = operations(runs_of_one(extents), true);
+    let (result, mut buffer) = match fills(&operations, buffer.len()) {
+        Some(operation) => read_whole(shared, operation, buffer).await,
+        None => read_pieces(shared, &operations, buffer).await,
+    };
+    overlay.put(&mut buffer);
+    (result, buffer)
+}
+
+/// Straight into the buffer.
+async fn read_whole(shared: &Shared, operation: &Operation, buffer: Buffer) -> Transferred {
+    let (pool, len) = (buffer.pool(), buffer.len());
+    match read_into(shared, operation, Memory::Buffer(buffer)).await {
+        (result, Some(Memory::Buffer(buffer))) => (result, buffer),
+        (result, _) => (result, pool.alloc(len).await),
+    }
+}
+
+async fn read_pieces(shared: &Shared, operations: &[Operation], mut buffer: Buffer) -> Transferred {
     let reading = operations.iter().map(|operation| async move {
-        let name = object_of(&shared.drive, operation.object);
-        let at = operation.runs.first().map_or(0, |run| run.at);
-        let begin = |client: &dyn Client, room| client.read(&name, at, operation.bytes, room);
-        match run(shared, operation.bytes, begin).await? {
-            Ok(data) => Ok((operation, data)),
-            Err(error) if error.is_missing() => Ok((operation, Vec::new())),
-            Err(error) => Err(shared.failed(error, false)),
-        }
+        let memory = Memory::Piece(vec![0; operation.bytes]);
+        let (result, memory) = read_into(shared, operation, memory).await;
+        result.map(|()| (operation, memory))
     });
-    let result = all(reading, |(operation, data)| {
-        let mut at = 0;
+    let result = all(reading, |(operation, memory)| {
+        let Some(mut memory) = memory else { return };
+        let mut found = &*memory.bytes();
         for part in operation.runs.iter().flat_map(|run| &run.parts) {
-            let to = &mut buffer[part.offset..part.offset + part.len];
-            let found = data.get(at..).unwrap_or_default();
-            let found = &found[..found.len().min(part.len)];
-            let (stored, unwritten) = to.split_at_mut(found.len());
-            stored.copy_from_slice(found);
-            // What was never written is zeros.
-            unwritten.fill(0);
-            at += part.len;
+            let (bytes, rest) = found.split_at(part.len);
+            buffer[part.offset..part.offset + part.len].copy_from_slice(bytes);
+            found = rest;
         }
     })
     .await;
-    overlay.put(&mut buffer);
     (result, buffer)
 }
 

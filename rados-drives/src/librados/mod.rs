@@ -17,7 +17,9 @@ use drives::ErrorKind;
 use reactor::sync::{Permit, oneshot};
 
 use crate::address::RadosAddress;
-use crate::client::{Change, Client, Cluster, Errno, Holder, Pending, Refusal, Times};
+use crate::client::{
+    Change, Client, Cluster, Errno, Filled, Holder, Memory, Pending, Refusal, Times,
+};
 use crate::ending::Ending;
 pub(crate) use library::before_exit;
 use library::{Library, Opaque};
@@ -394,8 +396,8 @@ fn unconnected(address: &RadosAddress, error: Errno) -> Refusal {
 
 /// A read that is under way: what the library writes to, and who waits.
 struct Reading {
-    data: Vec<u8>,
-    sender: oneshot::Sender<Result<Vec<u8>, Errno>>,
+    memory: Memory,
+    sender: oneshot::Sender<Filled>,
     client: Arc<Held>,
     room: Permit,
 }
@@ -412,20 +414,16 @@ struct Changing {
 unsafe extern "C" fn read_ended(completion: Opaque, argument: *mut c_void) {
     // SAFETY: by the contract of this function.
     let Reading {
-        mut data,
+        memory,
         sender,
         client,
         room,
     } = *unsafe { Box::from_raw(argument.cast::<Reading>()) };
     // SAFETY: the completion is valid in its own callback.
     let result = unsafe { (client.0.rados.rados_aio_get_return_value)(completion) };
-    let read = check(result).map(|len| {
-        data.truncate(len);
-        data
-    });
     drop(room);
     // Who asked may have gone.
-    let _ = sender.send(read);
+    let _ = sender.send((check(result), memory));
 }
 
 /// # Safety
@@ -475,25 +473,35 @@ impl Client for CephClient {
         &self.addresses
     }
 
-    fn read(&self, object: &str, at: u64, len: usize, room: Permit) -> Pending<Vec<u8>> {
+    fn read(
+        &self,
+        object: &str,
+        at: u64,
+        memory: Memory,
+        room: Permit,
+    ) -> oneshot::Receiver<Filled> {
+        let (sender, receiver) = oneshot::channel();
         let object = match text(object) {
             Ok(object) => object,
-            Err(error) => return failed(error),
+            Err(error) => {
+                let _ = sender.send((Err(error), memory));
+                return receiver;
+            }
         };
-        let (sender, receiver) = oneshot::channel();
         let mut reading = Box::new(Reading {
-            data: vec![0; len],
+            memory,
             sender,
             client: self.held.clone(),
             room,
         });
-        let data = reading.data.as_mut_ptr();
+        let bytes = reading.memory.bytes();
+        let (data, len) = (bytes.as_mut_ptr(), bytes.len());
         let argument = Box::into_raw(reading);
         let submitted = self
             .completion(read_ended, argument.cast())
             .and_then(|completion| {
-                // SAFETY: the pool is open; the data is `len` bytes in the box that the callback gets, and nobody touches it
-                // before.
+                // SAFETY: the pool is open; the memory is `len` bytes of what is in the box that the callback gets, and nobody
+                // touches it before.
                 let result = unsafe {
                     (self.held.0.rados.rados_aio_read)(
                         self.held.0.pool,
@@ -509,7 +517,7 @@ impl Client for CephClient {
         if let Err(error) = submitted {
             // SAFETY: there is no callback, so nobody else has the box.
             let reading = unsafe { Box::from_raw(argument) };
-            let _ = reading.sender.send(Err(error));
+            let _ = reading.sender.send((Err(error), reading.memory));
         }
         receiver
     }

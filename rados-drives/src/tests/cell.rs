@@ -18,7 +18,7 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use uuid::Uuid;
 
-use crate::client::{Change, Client, Errno, Holder, Pending};
+use crate::client::{Change, Client, Errno, Filled, Holder, Memory, Pending};
 use crate::header::{OWNER, Owner, Process, Tenant};
 use crate::owner::{Lease, NotTaken, Take, Wanted, take};
 use crate::renewer::Kept;
@@ -202,7 +202,7 @@ impl Client for Connected {
         &self.addresses
     }
 
-    fn read(&self, _: &str, _: u64, _: usize, _: Permit) -> Pending<Vec<u8>> {
+    fn read(&self, _: &str, _: u64, _: Memory, _: Permit) -> oneshot::Receiver<Filled> {
         oneshot::channel().1
     }
 

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use reactor::sync::{Permit, oneshot};
 
-use crate::client::{Change, Client, Cluster, Errno, Holder, Pending, Refusal, Times};
+use crate::client::{
+    Change, Client, Cluster, Errno, Filled, Holder, Memory, Pending, Refusal, Times,
+};
 
 #[derive(Default)]
 struct Object {
@@ -294,8 +296,8 @@ impl ModelClient {
     fn later<T: Send + 'static>(
         &self,
         room: Permit,
-        job: impl FnOnce(&mut World) -> Result<T, Errno> + Send + 'static,
-    ) -> Pending<T> {
+        job: impl FnOnce(&mut World) -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
         let (sender, receiver) = oneshot::channel();
         let model = self.model.clone();
         let job: Job = Box::new(move || {
@@ -317,9 +319,22 @@ impl Client for ModelClient {
         &self.addresses
     }
 
-    fn read(&self, object: &str, at: u64, len: usize, room: Permit) -> Pending<Vec<u8>> {
+    fn read(
+        &self,
+        object: &str,
+        at: u64,
+        mut memory: Memory,
+        room: Permit,
+    ) -> oneshot::Receiver<Filled> {
         let (object, client) = (object.to_owned(), self.address().to_owned());
-        self.later(room, move |world| world.read(&client, &object, at, len))
+        self.later(room, move |world| {
+            let len = memory.bytes().len();
+            let read = world.read(&client, &object, at, len).map(|found| {
+                memory.bytes()[..found.len()].copy_from_slice(&found);
+                found.len()
+            });
+            (read, memory)
+        })
     }
 
     fn change(&self, object: &str, changes: &[Change<'_>], room: Permit) -> Pending<()> {
