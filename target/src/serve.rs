@@ -22,6 +22,7 @@ use dedup::ErrorKind;
 use fabric::{Transport, TransportAddress};
 use futures_util::future::{join_all, select_all};
 use futures_util::lock::Mutex;
+use meta::PoolDir;
 use rados_drives::Node;
 use reactor::{JoinError, PoolConfig, ReactorThread};
 use rustix::fs::Mode;
@@ -140,9 +141,11 @@ async fn serve(running: Running) -> Result<Ending, Failure> {
             "--join is for a pool whose drives are in a cluster, which another node reaches too: name them with --drive rados:POOL",
         ));
     }
+    // Who makes a pool is told at once that its cluster does not answer.
+    let waits = args.join || PoolDir::exists(&pool.dir);
     let node = match first {
         Some(first) => tokio::select! {
-            joined = nodes::join(first, args.join) => Some(joined?),
+            joined = nodes::join(first, waits) => Some(joined?),
             _ = signals.stop() => return Ok(Ending::Stopped),
         },
         None => None,

@@ -462,23 +462,30 @@ fn a_node_that_starts_before_its_cluster_answers_waits_for_it() {
     let monitor = monitor.expect("a client needs one");
     // Nobody listens there.
     let wrong = right.replace(monitor, "mon host = v2:127.0.0.1:1");
-    std::fs::write(&conf, wrong).expect("a file");
+    std::fs::write(&conf, &wrong).expect("a file");
     let listen = format!("tcp://{}:4422", own_address(60));
     let drive = format!("rados:pool/early?conf={}&user=onefold=2G", conf.display());
-    let at = pool.clone();
-    let starting = thread::spawn(move || {
-        let create = ["--create", "128M", "--drive", &drive];
-        Daemon::start(&at, None, &join(&listen, &create))
-    });
-    let waits = "this node tries again until the pool's cluster answers";
-    wait_for(waits, PATIENCE, || {
-        let log = std::fs::read_to_string(pool.with_extension("log")).unwrap_or_default();
-        log.contains(waits).then_some(())
-    });
-    std::fs::write(&conf, right).expect("a file");
-    let daemon = starting.join().expect("it gets ready");
-    assert!(daemon.ready_line().starts_with("ready"));
-    assert!(daemon.stop().success());
+    let start = ["--listen", &listen, "--reactors", "1"];
+    let new = ["--create", "128M", "--drive", &drive];
+    let refused = Daemon::try_start(&pool, None, &[&start[..], &new].concat());
+    let refused = refused.expect_err("who makes a pool is told at once");
+    assert!(refused.contains("monitors do not answer"), "{refused}");
+    // One that other nodes may have already, and one that is there.
+    for (starts, more) in [(1, &[&["--join"], &new[..]].concat()[..]), (2, &[])] {
+        std::fs::write(&conf, &wrong).expect("a file");
+        thread::scope(|scope| {
+            let starting = scope.spawn(|| Daemon::start(&pool, None, &[&start[..], more].concat()));
+            let waits = "this node tries again until the pool's cluster answers";
+            wait_for(waits, PATIENCE, || {
+                let log = std::fs::read_to_string(pool.with_extension("log")).unwrap_or_default();
+                (log.matches(waits).count() == starts).then_some(())
+            });
+            std::fs::write(&conf, &right).expect("a file");
+            let daemon = starting.join().expect("it gets ready");
+            assert!(daemon.ready_line().starts_with("ready"));
+            assert!(daemon.stop().success());
+        });
+    }
 }
 
 #[test]
