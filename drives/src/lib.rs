@@ -29,6 +29,7 @@ mod health;
 mod memory;
 mod passthrough;
 mod pieces;
+mod replace;
 mod users;
 
 use std::future::Future;
@@ -50,6 +51,7 @@ pub use memory::MemoryDrive;
 pub use nvme::log::SmartLog;
 pub use passthrough::{PassthroughDrive, block_device_of};
 pub use pieces::{Part, Piece, pieces, runs_of_many, runs_of_one};
+pub use replace::replace_file;
 
 /// Bytes of a block, on every drive.
 pub const BLOCK_BYTES: usize = 4096;

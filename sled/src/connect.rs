@@ -19,6 +19,7 @@ use nvme::fabrics::{
 };
 use nvme::{Cqe, Nqn, Status};
 use reactor::BufferPool;
+use reservations::HostId;
 use tracing::field::display;
 
 use crate::controller::{Controller, Host, Kind, NewController, QueueHandle};
@@ -183,6 +184,13 @@ async fn connect_admin(
         nqn: data.host,
         id: data.host_id,
     };
+    if kind == Kind::Nvm
+        && let Some(owner) = sled.owner_of(&HostId::from_bytes(host.id))
+        && owner != host.nqn
+    {
+        let why = "its identifier is another host's, which is registered with a drive: give each host one of its own";
+        return Err(Refusal::of_host(&host.nqn, why));
+    }
     let gone = registry.earlier_associations_gone(&host);
     let gone = reactor::timeout(EARLIER_ASSOCIATIONS_TIMEOUT, gone).await;
     let busy = Status::CONNECT_CONTROLLER_BUSY;

@@ -11,22 +11,21 @@
 //!   machine stood still meanwhile: no command that comes after that begins, whatever waits in a socket.
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fabric::Transport;
 use fabric::admission::{Admission, PlaceNumber};
+use fabric::serving::Barriers;
 use fabric::serving::keep_alive::{self, LastHeard};
 use nvme::log::ErrorLog;
 use nvme::properties::{ConfigurationEffect, ControllerStatus, Registers};
 use nvme::{Nqn, Status};
 use reactor::lock_whole as lock;
 use reactor::sync::{Event, Notify};
+use reservations::HostId;
 
 use crate::limits::DISCOVERY_IDLE;
 
@@ -61,6 +60,8 @@ pub(crate) struct QueueHandle {
     pub(crate) close: Event,
     /// A command came in since the keep-alive timer looked last.
     alive: AtomicBool,
+    /// By which others wait until no command that arrived before can touch a drive.
+    pub(crate) barriers: Barriers,
 }
 
 impl QueueHandle {
@@ -69,6 +70,7 @@ impl QueueHandle {
             qid,
             close: Event::new(),
             alive: AtomicBool::new(true),
+            barriers: Barriers::default(),
         })
     }
 
@@ -355,6 +357,12 @@ impl Controller {
         Ok(())
     }
 
+    fn io_queues(&self) -> Vec<Arc<QueueHandle>> {
+        let state = lock(&self.state);
+        let queues = state.queues.values();
+        queues.filter(|queue| queue.qid != 0).cloned().collect()
+    }
+
     /// Removes a queue whose commands are all done.
     pub(crate) fn detach(&self, handle: &Arc<QueueHandle>) {
         let mut state = lock(&self.state);
@@ -375,22 +383,9 @@ impl Controller {
 
     /// Waits until every queue is detached.
     pub(crate) async fn queues_gone(&self) {
-        until(&self.queue_detached, || lock(&self.state).queues.is_empty()).await;
-    }
-}
-
-/// Waits until a condition holds that may have changed each time the bell rings for all.
-async fn until(bell: &Notify, holds: impl Fn() -> bool) {
-    loop {
-        let mut rung = pin!(bell.notified());
-        // In line before the look: a change after it rings.
-        let is_rung = poll_fn(|cx| Poll::Ready(rung.as_mut().poll(cx).is_ready())).await;
-        if holds() {
-            return;
-        }
-        if !is_rung {
-            rung.await;
-        }
+        self.queue_detached
+            .until(|| lock(&self.state).queues.is_empty())
+            .await;
     }
 }
 
@@ -512,15 +507,44 @@ impl Registry {
                 && controller.is_admitted()
                 && (controller.is_ending() || controller.is_over(now))
         };
-        until(&self.gone, || {
-            let table = lock(&self.table);
-            !table.controllers.values().any(|other| is_earlier(other))
-        })
-        .await;
+        self.gone
+            .until(|| {
+                let table = lock(&self.table);
+                !table.controllers.values().any(|other| is_earlier(other))
+            })
+            .await;
+    }
+
+    /// The I/O queues of these hosts, also of their associations that have ended and have commands under way.
+    pub(crate) fn io_queues_of(&self, hosts: &[HostId]) -> Vec<Arc<QueueHandle>> {
+        let table = lock(&self.table);
+        let of_hosts =
+            |controller: &&Arc<Controller>| hosts.contains(&HostId::from_bytes(controller.host.id));
+        let controllers = table.controllers.values().filter(of_hosts);
+        controllers
+            .flat_map(|controller| controller.io_queues())
+            .collect()
+    }
+
+    /// Ends the associations of all who use this host's identifier and have another name.
+    pub(crate) fn end_others_called(&self, host: &Host) {
+        let table = lock(&self.table);
+        let is_other =
+            |other: &&Arc<Controller>| other.host.id == host.id && other.host.nqn != host.nqn;
+        let others: Vec<_> = table
+            .controllers
+            .values()
+            .filter(is_other)
+            .cloned()
+            .collect();
+        drop(table);
+        others.iter().for_each(|other| other.end());
     }
 
     /// Waits until no controller is left.
     pub(crate) async fn all_gone(&self) {
-        until(&self.gone, || lock(&self.table).controllers.is_empty()).await;
+        self.gone
+            .until(|| lock(&self.table).controllers.is_empty())
+            .await;
     }
 }

@@ -16,6 +16,7 @@ use reactor::Buffer;
 pub struct Export {
     drive: Arc<dyn Drive>,
     uuid: [u8; 16],
+    is_volatile: bool,
     is_in_doubt: AtomicBool,
 }
 
@@ -34,8 +35,22 @@ impl Export {
         Self {
             drive,
             uuid,
+            is_volatile: false,
             is_in_doubt: AtomicBool::new(false),
         }
+    }
+
+    /// The same, of a drive that forgets what it holds when this program ends: it is another drive afterwards.
+    #[must_use]
+    pub fn volatile(self) -> Self {
+        Self {
+            is_volatile: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.is_volatile
     }
 
     /// Its UUID, in the byte order of RFC 4122.

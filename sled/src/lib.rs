@@ -10,13 +10,15 @@
 //! | `commands` | what each command does |
 //! | `queue` | what the commands of a queue share; one command in flight |
 //! | [`target`] | the drives, and the associations |
+//! | `reserved` | who has reserved a drive, and where that is kept |
 //! | `controller` | associations with hosts |
 //! | [`access`] | who may use the drives, and by what they prove it |
 //! | [`export`] | a drive as a namespace |
 //! | [`limits`], [`identity`] | bounds on hosts, names that stay the same |
 //!
 //! What it guarantees:
-//! - It writes nothing by itself, and keeps nothing: what a drive holds is its hosts' alone.
+//! - It writes nothing by itself to a drive: what that holds is its hosts' alone. All that it keeps is who has reserved a drive.
+//! - A host whom another one shut out (Preempt and Abort) changes nothing any more from the answer on.
 //! - A command succeeds only when the drive has done what it asks for. Flush and FUA are answered when the data survive a
 //!   loss of power, as far as the drive keeps its promises.
 //! - No command reaches blocks outside of its drive, and no host another host's association.
@@ -34,12 +36,14 @@ pub mod export;
 pub mod identity;
 pub mod limits;
 mod queue;
+mod reserved;
 pub mod serve;
 pub mod target;
 
 pub use access::{HostKeys, Hosts};
 pub use export::Export;
 pub use limits::Limits;
+pub use reserved::ReservationFolder;
 pub use serve::serve_queue;
 pub use target::{Sled, SledConfig};
 

@@ -12,20 +12,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric::serving::auth::QueueAuth;
-use fabric::serving::{InFlight, Workers};
+use fabric::serving::{InFlight, Period, Workers};
 use fabric::{Capsule, TargetQueue};
 use futures_util::future::{Either, select};
 use nvme::log::{ErrorEntry, NO_LOCATION};
 use nvme::{Cqe, Sqe, Status};
 use reactor::sync::Event;
 use reactor::{Buffer, BufferPool, lock_whole as lock};
+use reservations::{Access, HostId};
 
 use crate::access::HostKeys;
 use crate::controller::{Controller, QueueHandle};
 use crate::limits::{EVENT_REQUESTS_MAX, TRANSFER_BYTES_MAX};
+use crate::reserved::{Reserved, Watched};
 use crate::target::Sled;
 
-/// Offset of the data pointer in a command, for the error log.
+/// Byte offsets in a command, for the error log.
+const NSID_AT: u16 = 4;
 const DATA_POINTER_AT: u16 = 24;
 
 /// A queue that has joined its controller. Of its reactor alone.
@@ -39,6 +42,8 @@ pub(crate) struct ConnectedQueue {
     pub(crate) in_flight: InFlight,
     pub(crate) workers: Workers,
     pub(crate) auth: QueueAuth<HostKeys>,
+    /// What the host may do with each drive, in the order of their namespaces.
+    watched: Vec<Watched>,
     /// Set once: no command begins any more, and none waits for memory.
     pub(crate) ending: Event,
     is_ending: Cell<bool>,
@@ -55,7 +60,10 @@ impl ConnectedQueue {
         buffers: BufferPool,
         auth: QueueAuth<HostKeys>,
     ) -> Rc<Self> {
+        let id = HostId::from_bytes(controller.host.id);
+        let watch = |reserved: &Arc<Reserved>| Watched::new(reserved.clone(), id);
         Rc::new(Self {
+            watched: sled.reserved().iter().map(watch).collect(),
             sled,
             controller,
             handle,
@@ -81,6 +89,13 @@ impl ConnectedQueue {
             self.sled.registry(controller.kind).proved(controller.id);
             controller.admit();
         }
+    }
+
+    /// The reservations of a drive, as this host meets them.
+    pub(crate) fn watched(&self, nsid: u32) -> Result<&Watched, Fault> {
+        let at = nsid.checked_sub(1).and_then(|at| usize::try_from(at).ok());
+        let watched = at.and_then(|at| self.watched.get(at));
+        watched.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
     }
 
     /// Whether it takes no commands any more.
@@ -203,6 +218,24 @@ impl Command {
         &self.sqe
     }
 
+    /// From here on the command may touch the drive, until what is returned is dropped. Who takes the drive from its host waits
+    /// for that.
+    ///
+    /// # Errors
+    /// Another host has a reservation that keeps this one out.
+    pub(crate) fn touch(&self, nsid: u32, access: Access) -> Result<Touching<'_>, Fault> {
+        let in_flight = &self.queue.in_flight;
+        // Before the look: who takes the drive in between waits for this command, or this command sees that.
+        let touching = Touching {
+            in_flight,
+            period: in_flight.enter_period(),
+        };
+        match self.queue.watched(nsid)?.admits(access) {
+            true => Ok(touching),
+            false => Err(Status::RESERVATION_CONFLICT.with_dnr().into()),
+        }
+    }
+
     fn data_len(&self) -> Result<usize, Fault> {
         let at_pointer = |status| Fault::field(status, DATA_POINTER_AT);
         Ok(self.sqe.sgl().map_err(at_pointer)?.length() as usize)
@@ -306,6 +339,19 @@ impl Command {
             nsid: self.sqe.nsid(),
         });
         status
+    }
+}
+
+/// A command may touch a drive as long as this is there.
+#[must_use = "the drive may be touched only as long as this is there"]
+pub(crate) struct Touching<'a> {
+    in_flight: &'a InFlight,
+    period: Period,
+}
+
+impl Drop for Touching<'_> {
+    fn drop(&mut self) {
+        self.in_flight.leave_period(self.period);
     }
 }
 

@@ -75,6 +75,7 @@ pub async fn serve_queue(sled: Arc<Sled>, transport: TargetQueue) {
         controller.end();
     }
     queue.in_flight.none_left().await;
+    handle.barriers.pass_all();
     queue.workers.end_idle();
     controller.detach(handle);
     if !is_admin {
@@ -138,7 +139,8 @@ async fn watch(queue: &Rc<ConnectedQueue>) -> End {
         }
     }
     .fuse();
-    pin_mut!(close_requested, stopped, lost, silent);
+    let barriers = handle.barriers.pass(&queue.in_flight).fuse();
+    pin_mut!(close_requested, stopped, lost, silent, barriers);
     loop {
         let shrink = reactor::sleep(queue.auth.pause(SHRINK_INTERVAL)).fuse();
         pin_mut!(shrink);
@@ -154,6 +156,8 @@ async fn watch(queue: &Rc<ConnectedQueue>) -> End {
                 controller.fail();
                 return End::KeepAlive;
             }
+            // This future never ends.
+            () = barriers => {}
             () = shrink => queue.workers.shrink(),
         }
         if queue.auth.is_late() {

@@ -12,12 +12,14 @@ use fabric::{KnownAddresses, TlsKeys, TlsMode, Transport, TransportAddress};
 use nvme::log::SmartLog;
 use nvme::{Nqn, Status};
 use reactor::sync::Event;
+use reservations::HostId;
 
 use crate::access::{Access, HostKeys, Hosts};
 use crate::controller::{Controller, Kind, Registry};
 use crate::export::Export;
 use crate::identity;
 use crate::limits::Limits;
+use crate::reserved::{ReservationFolder, Reserved};
 
 /// A data unit of the SMART log: 1000 blocks of 512 bytes.
 const DATA_UNIT_BYTES: u64 = 512_000;
@@ -33,6 +35,8 @@ pub struct SledConfig {
     pub exports: Vec<Export>,
     /// Where it listens, for the discovery log.
     pub listeners: Vec<TransportAddress>,
+    /// Where reservations are kept that are to survive the end of this program; `None`: none does.
+    pub reservations: Option<ReservationFolder>,
     /// Bounds on hosts.
     pub limits: Limits,
 }
@@ -49,6 +53,11 @@ pub enum ConfigError {
         /// The other.
         second: String,
     },
+    /// The reservations of a drive are not known.
+    Reservations {
+        /// Why.
+        why: String,
+    },
 }
 
 impl std::fmt::Display for ConfigError {
@@ -60,6 +69,7 @@ impl std::fmt::Display for ConfigError {
                 "drives '{first}' and '{second}' have one identity: they are the same drive, or tell the same serial \
                  number; serve one of them"
             ),
+            Self::Reservations { why } => f.write_str(why),
         }
     }
 }
@@ -81,6 +91,8 @@ struct Figures {
 #[derive(Debug)]
 pub struct Sled {
     config: SledConfig,
+    /// In the order of the drives.
+    reserved: Vec<Arc<Reserved>>,
     access: Arc<Access>,
     pub(crate) serial: String,
     pub(crate) discovery_nqn: Nqn,
@@ -112,11 +124,22 @@ impl Sled {
                 });
             }
         }
+        let folder = config.reservations.as_ref();
+        let reserved = config.exports.iter().map(|export| {
+            let loaded = Reserved::load(folder, export);
+            loaded
+                .map(Arc::new)
+                .map_err(|why| ConfigError::Reservations {
+                    why: why.to_string(),
+                })
+        });
+        let reserved = reserved.collect::<Result<_, _>>()?;
         let controllers = config.limits.controllers;
         let discovery_nqn = Nqn::new(nvme::nqn::DISCOVERY).expect("the well-known name is one");
         let subsystems = [config.nqn.clone(), discovery_nqn.clone()];
         Ok(Self {
             serial: identity::serial_of(&config.nqn),
+            reserved,
             access: Arc::new(Access::new(config.hosts.take(), subsystems)),
             discovery_nqn,
             nvm: Registry::new(controllers),
@@ -166,6 +189,22 @@ impl Sled {
     pub(crate) fn export(&self, nsid: u32) -> Option<&Export> {
         let index = usize::try_from(nsid.checked_sub(1)?).ok()?;
         self.config.exports.get(index)
+    }
+
+    /// The reservations of all drives, in the order of their namespaces.
+    pub(crate) fn reserved(&self) -> &[Arc<Reserved>] {
+        &self.reserved
+    }
+
+    /// The proven name of the host that is registered with a drive under that identifier.
+    pub(crate) fn owner_of(&self, id: &HostId) -> Option<Nqn> {
+        let mut all = self.reserved.iter();
+        all.find_map(|reserved| reserved.now().owner(id).cloned())
+    }
+
+    /// Whether this controller's host proves its name: by a secret, or by a key for TLS.
+    pub(crate) fn is_proven(&self, controller: &Controller) -> bool {
+        controller.is_by_tls || self.secrets(controller).is_some()
     }
 
     /// Identifiers of all namespaces: 1 to so many.

@@ -23,10 +23,10 @@ pub(crate) enum Access {
 
 impl Access {
     /// The command group that reservations count it to.
-    const fn group(self) -> reservation::Access {
+    const fn group(self) -> reservations::Access {
         match self {
-            Self::Read => reservation::Access::Read,
-            Self::Write | Self::Flush => reservation::Access::Write,
+            Self::Read => reservations::Access::Read,
+            Self::Write | Self::Flush => reservations::Access::Write,
         }
     }
 }
@@ -52,7 +52,7 @@ pub(crate) struct Admission {
     pub(crate) size_bytes: u64,
     pub(crate) lba_bytes: u32,
     pub(crate) write_protect: WriteProtect,
-    pub(crate) reservations: reservation::Watch,
+    pub(crate) reservations: reservations::Watch<reservation::Shared>,
 }
 
 impl Admission {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use drives::BLOCK_BYTES;
+use drives::{BLOCK_BYTES, replace_file};
 use meta::{MapId, Pba};
 use reactor::Buffer;
 
@@ -23,7 +23,7 @@ use crate::metadata::page_map::View;
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::alerts::{Action, Work};
-use crate::pool::damage_list::{DamageStatus, Known, replace_file};
+use crate::pool::damage_list::{DamageStatus, Known};
 use crate::residency::on_disk_index::ask_for_hints;
 use crate::residency::pages::window;
 use crate::residency::rows::pin_rows;
@@ -298,7 +298,9 @@ pub(crate) async fn keep_list(shared: &Arc<Shared>) {
         (file, damage.text())
     };
     let name = file.display().to_string();
-    let written = shared.block_on(move || replace_file(&file, &text)).await;
+    let written = shared
+        .block_on(move || replace_file(&file, text.as_bytes()))
+        .await;
     if written.is_err() {
         lock(&shared.damage).is_changed = true;
     }

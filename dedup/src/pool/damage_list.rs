@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use drives::BLOCK_BYTES;
+use drives::{BLOCK_BYTES, replace_file};
 use meta::{Fingerprint, NewBlock, Pba};
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +146,7 @@ impl Damage {
             return;
         }
         let Some(file) = &self.file else { return };
-        match replace_file(file, &self.text()) {
+        match replace_file(file, self.text().as_bytes()) {
             Ok(()) => self.is_changed = false,
             // Maintenance tries again.
             Err(error) => tracing::warn!(%error, "the list of damaged blocks cannot be kept"),
@@ -219,20 +217,6 @@ fn parse(line: &str) -> Option<(Pba, Known)> {
         tried: None,
     };
     Some((pba, known))
-}
-
-/// The file is the old one or the new one, whole; after a loss of power the new one.
-pub(crate) fn replace_file(file: &Path, text: &str) -> std::io::Result<()> {
-    let new = file.with_extension("new");
-    let mut written = File::create(&new)?;
-    written.write_all(text.as_bytes())?;
-    written.sync_all()?;
-    std::fs::rename(&new, file)?;
-    // The name, too, must survive.
-    let folder = file
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 impl Shared {

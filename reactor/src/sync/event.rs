@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -138,6 +138,21 @@ impl Notify {
         Notified {
             notify: self.clone(),
             ticket: None,
+        }
+    }
+
+    /// Waits until a condition holds that may have changed each time the bell rings for all.
+    pub async fn until(&self, holds: impl Fn() -> bool) {
+        loop {
+            let mut rung = pin!(self.notified());
+            // In line before the look: a change after it rings.
+            let is_rung = poll_fn(|cx| Poll::Ready(rung.as_mut().poll(cx).is_ready())).await;
+            if holds() {
+                return;
+            }
+            if !is_rung {
+                rung.await;
+            }
         }
     }
 }

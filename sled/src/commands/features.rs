@@ -4,6 +4,8 @@ use nvme::Status;
 use nvme::admin::{GetFeatures, SetFeatures};
 use nvme::features::{AsyncEventConfig, FeatureId, NumberOfQueues};
 use nvme::identify::NSID_BROADCAST;
+use nvme::reservation::ReservationEvent;
+use reservations::Reservations;
 
 use crate::queue::{Command, Fault, Outcome, Success};
 
@@ -25,7 +27,11 @@ fn feature(command: &Command, fid: u8) -> Result<FeatureId, Fault> {
     let id = FeatureId::from_u8(fid).ok_or(unknown)?;
     match id {
         FeatureId::KeepAliveTimer | FeatureId::AsyncEventConfig => Ok(id),
-        FeatureId::NumberOfQueues | FeatureId::VolatileWriteCache | FeatureId::HostIdentifier
+        FeatureId::NumberOfQueues
+        | FeatureId::VolatileWriteCache
+        | FeatureId::HostIdentifier
+        | FeatureId::ReservationNotificationMask
+        | FeatureId::ReservationPersistence
             if !command.queue.controller.is_discovery() =>
         {
             Ok(id)
@@ -55,6 +61,14 @@ pub(crate) async fn get(command: &Command, get: GetFeatures) -> Outcome {
         FeatureId::VolatileWriteCache => u32::from(!controller.is_write_through()),
         FeatureId::AsyncEventConfig => controller.events(),
         FeatureId::KeepAliveTimer => controller.kato_ms(),
+        FeatureId::ReservationNotificationMask => {
+            command.queue.watched(get.nsid)?;
+            ReservationEvent::MASK_ALL
+        }
+        FeatureId::ReservationPersistence => {
+            let reserved = command.queue.watched(get.nsid)?.current();
+            u32::from(reserved.now().persists())
+        }
         // Bit 0, EXHID: on fabrics identifiers have 16 bytes.
         _ if get.cdw11 & 1 == 0 => return Err(Fault::field(Status::INVALID_FIELD, DWORD_11_AT)),
         _ => return command.send(&controller.host.id, HOST_ID_BYTES).await,
@@ -67,6 +81,9 @@ pub(crate) async fn set(command: &Command, set: SetFeatures) -> Outcome {
     let id = feature(command, set.fid)?;
     if set.save {
         return Err(Fault::field(Status::FEATURE_NOT_SAVEABLE, FID_AT));
+    }
+    if let FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence = id {
+        return set_of_reservations(command, id, set.nsid, set.dwords[0]).await;
     }
     if !matches!(set.nsid, 0 | NSID_BROADCAST) {
         return Err(Fault::field(FEATURE_NOT_NAMESPACE_SPECIFIC, NSID_AT));
@@ -100,6 +117,33 @@ pub(crate) async fn set(command: &Command, set: SetFeatures) -> Outcome {
         }
         FeatureId::KeepAliveTimer => controller.set_kato_ms(value),
         _ => return Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
+    }
+    Ok(Success::default())
+}
+
+/// Sets a feature of a namespace, or of all: which notifications are masked (82h), and persistence (83h).
+async fn set_of_reservations(command: &Command, id: FeatureId, nsid: u32, value: u32) -> Outcome {
+    let nsids = match nsid {
+        NSID_BROADCAST => 1..=command.queue.sled.namespaces(),
+        nsid => nsid..=nsid,
+    };
+    for nsid in nsids {
+        let reserved = command.queue.watched(nsid)?.current();
+        match (id, value) {
+            // No event is ever sent, so all are masked.
+            (FeatureId::ReservationNotificationMask, ReservationEvent::MASK_ALL) => {}
+            (FeatureId::ReservationNotificationMask, _) => {
+                return Err(Fault::field(Status::FEATURE_NOT_CHANGEABLE, DWORD_11_AT));
+            }
+            (_, 0 | 1) => {
+                let persist = |now: &mut Reservations| {
+                    now.set_persist(value == 1);
+                    Ok(())
+                };
+                reserved.change(persist).await?;
+            }
+            _ => return Err(Fault::field(Status::INVALID_FIELD, DWORD_11_AT)),
+        }
     }
     Ok(Success::default())
 }

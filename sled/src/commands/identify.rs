@@ -14,6 +14,7 @@ use nvme::identify::{
 };
 use nvme::log::ERROR_LOG_ENTRIES;
 use nvme::properties::VERSION_1_4;
+use nvme::reservation::ONCS_RESERVATIONS;
 
 use crate::export::Export;
 use crate::limits::{EVENT_REQUESTS_MAX, MDTS};
@@ -32,8 +33,8 @@ const SGLS_RDMA: u32 = SGLS | 1 << 2;
 const MSDBD: u8 = 1;
 /// Abort Command Limit, zero based.
 const ACL: u8 = 3;
-/// Dataset Management, Write Zeroes.
-const ONCS: u16 = 1 << 2 | 1 << 3;
+/// Dataset Management, Write Zeroes, reservations.
+const ONCS: u16 = 1 << 2 | 1 << 3 | ONCS_RESERVATIONS;
 /// A write cache is present; Flush takes all namespaces.
 const VWC: u8 = 1 | 3 << 1;
 /// 128-bit host identifiers (bit 0), traffic-based keep alive (bit 6).
@@ -113,6 +114,7 @@ fn namespace_page(command: &Command, nsid: u32) -> Result<Page, Fault> {
         ncap: blocks,
         nuse: blocks,
         nmic: NMIC_SHARED,
+        rescap: command.queue.watched(nsid)?.current().capabilities(),
         // Nothing is said of what deallocated blocks read as: that is the drive's.
         dlfeat: 0,
         lbaf: vec![LbaFormat {

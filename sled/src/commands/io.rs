@@ -3,13 +3,17 @@
 //! Guarantees:
 //! - No command reaches blocks outside of a drive, or with another length than its blocks have; the sums cannot wrap.
 //! - Data go between the transport's buffer and the drive, and are copied by nobody.
+//! - No command touches a drive that another host's reservation keeps its host from.
 //! - A write is answered when the drive has it; with FUA, or with the write cache switched off, when it survives a loss of
 //!   power.
 
 use nvme::Status;
 use nvme::identify::NSID_BROADCAST;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
+use nvme::reservation::ReservationCommand;
+use reservations::Access;
 
+use super::reservation;
 use crate::export::{Export, bytes_of};
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::queue::{Command, Fault, Outcome, Success};
@@ -21,13 +25,13 @@ const NLB_AT: u16 = 48;
 
 /// Runs an I/O command.
 pub(crate) async fn run(command: &Command) -> Outcome {
+    if let Some(asked) = ReservationCommand::parse(command.sqe()) {
+        return reservation::run(command, asked?).await;
+    }
     match IoCommand::parse(command.sqe())? {
         IoCommand::Read { nsid, range, fua } => read(command, nsid, range, fua).await,
         IoCommand::Write { nsid, range, fua } => write(command, nsid, range, fua).await,
-        IoCommand::Flush { nsid } => match nsid {
-            NSID_BROADCAST => Ok(command.queue.sled.flush().await.map(done)?),
-            nsid => Ok(export(command, nsid)?.flush().await.map(done)?),
-        },
+        IoCommand::Flush { nsid } => flush(command, nsid).await,
         IoCommand::WriteZeroes {
             nsid, range, fua, ..
         } => write_zeroes(command, nsid, range, fua).await,
@@ -41,10 +45,6 @@ pub(crate) async fn run(command: &Command) -> Outcome {
         | IoCommand::WriteUncorrectable { .. }
         | IoCommand::Copy { .. } => Err(Status::INVALID_OPCODE.with_dnr().into()),
     }
-}
-
-fn done((): ()) -> Success {
-    Success::default()
 }
 
 fn export(command: &Command, nsid: u32) -> Result<&Export, Fault> {
@@ -74,6 +74,7 @@ async fn read(command: &Command, nsid: u32, range: LbaRange, fua: bool) -> Outco
     let (export, len) = locate(command, nsid, range)?;
     command.check_data_len(len)?;
     let buffer = command.buffer(len).await?;
+    let _touching = command.touch(nsid, Access::Read)?;
     let (outcome, buffer) = export.read(range.slba, range.blocks, buffer).await;
     outcome?;
     if fua {
@@ -87,10 +88,25 @@ async fn read(command: &Command, nsid: u32, range: LbaRange, fua: bool) -> Outco
     })
 }
 
+async fn flush(command: &Command, nsid: u32) -> Outcome {
+    let sled = &command.queue.sled;
+    if nsid == NSID_BROADCAST {
+        let all = (1..=sled.namespaces()).map(|nsid| command.touch(nsid, Access::Write));
+        let _touching = all.collect::<Result<Vec<_>, _>>()?;
+        sled.flush().await?;
+    } else {
+        let export = export(command, nsid)?;
+        let _touching = command.touch(nsid, Access::Write)?;
+        export.flush().await?;
+    }
+    Ok(Success::default())
+}
+
 async fn write(command: &Command, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
     let (export, len) = locate(command, nsid, range)?;
     command.check_data_len(len)?;
     let buffer = command.fetch(len).await?;
+    let _touching = command.touch(nsid, Access::Write)?;
     export.write(range.slba, range.blocks, buffer).await?;
     if is_durable(command, fua) {
         export.flush().await?;
@@ -104,6 +120,7 @@ async fn write_zeroes(command: &Command, nsid: u32, range: LbaRange, fua: bool) 
     let (export, len) = locate(command, nsid, range)?;
     let mut buffer = command.buffer(len).await?;
     buffer[..len].fill(0);
+    let _touching = command.touch(nsid, Access::Write)?;
     export.write(range.slba, range.blocks, buffer).await?;
     if is_durable(command, fua) {
         export.flush().await?;
@@ -131,6 +148,7 @@ async fn dataset_management(
     {
         return Err(Fault::field(Status::LBA_OUT_OF_RANGE, SLBA_AT));
     }
+    let _touching = command.touch(nsid, Access::Write)?;
     if deallocate {
         for range in ranges.iter().filter(|range| range.blocks > 0) {
             export.discard(range.slba, u64::from(range.blocks)).await?;

@@ -7,6 +7,7 @@ use fabric::TlsMode;
 use nvme::Status;
 use nvme::admin::GetLogPage;
 use nvme::log::{ChangedNamespaces, FirmwareSlotLog, LogPage, SupportedLogPages};
+use nvme::reservation::ReservationNotification;
 use reactor::lock_whole as lock;
 
 use super::discovery;
@@ -26,6 +27,7 @@ const IO_PAGES: &[LogPage] = &[
     LogPage::Smart,
     LogPage::FirmwareSlot,
     LogPage::ChangedNamespaces,
+    LogPage::ReservationNotification,
 ];
 const DISCOVERY_PAGES: &[LogPage] = &[LogPage::Supported, LogPage::Error, LogPage::Discovery];
 
@@ -72,6 +74,8 @@ fn make(command: &Command, page: LogPage) -> Option<Vec<u8>> {
         LogPage::Smart => sled.smart_log().encode().to_vec(),
         LogPage::FirmwareSlot => FirmwareSlotLog::single(crate::VERSION).encode().to_vec(),
         LogPage::ChangedNamespaces => ChangedNamespaces::List(Vec::new()).encode().to_vec(),
+        // Hosts are told of nothing by events: feature 82h says that all are masked.
+        LogPage::ReservationNotification => ReservationNotification::default().encode().to_vec(),
         LogPage::Discovery => discovery::log_page(sled, controller),
         _ => return None,
     })

@@ -8,3 +8,4 @@ mod features;
 mod identify;
 pub(crate) mod io;
 mod log_page;
+mod reservation;

@@ -10,6 +10,7 @@ use nvme::auth::{ConfiguredPsk, Group, Hash, HostKeys as OwnKeys, Message, Negot
 use nvme::fabrics::{AuthTransfer, FabricsCommand};
 use nvme::io::{IoCommand, LbaRange};
 use nvme::properties::CC;
+use nvme::reservation::{AcquireAction, KeyPair, RegisterAction, ReservationType};
 use nvme::{Nqn, Status};
 use sled::{HostKeys, Limits};
 
@@ -368,5 +369,39 @@ fn new_keys_count_from_the_next_connection_on_and_end_none() {
                 .unwrap(),
         )
         .await;
+    });
+}
+
+#[test]
+fn the_identifier_of_a_host_that_proved_its_name_and_reserved_a_drive_is_no_other_hosts() {
+    story(async {
+        let owner = Host::generate();
+        let other = Host {
+            id: owner.id,
+            ..Host::generate()
+        };
+        let stage = stage(&[(&owner, with_secret(1)), (&other, with_secret(2))]);
+        let earlier = attach(&stage, &other, Some(own(2, None)), None)
+            .await
+            .unwrap();
+        let earlier = earlier.namespace(1).await.unwrap();
+        let controller = attach(&stage, &owner, Some(own(1, None)), None)
+            .await
+            .unwrap();
+        let namespace = controller.namespace(1).await.unwrap();
+        let (register, kind) = (RegisterAction::Register, ReservationType::WriteExclusive);
+        let keys = |current, other| KeyPair { current, other };
+        let registered = namespace.register(register, false, None, keys(0, 1)).await;
+        registered.unwrap();
+        let acquired = namespace
+            .acquire(AcquireAction::Acquire, kind, keys(1, 0))
+            .await;
+        acquired.unwrap();
+        // Whoever came before under that identifier is sent away.
+        write_blocks(&earlier, 0, 1, 9, false).await.unwrap_err();
+        let refused = attach(&stage, &other, Some(own(2, None)), None).await;
+        assert_eq!(status(refused), Status::CONNECT_INVALID_HOST);
+        write_blocks(&namespace, 0, 1, 9, false).await.unwrap();
+        controller.disconnect().await;
     });
 }

@@ -17,7 +17,7 @@ use nvme::fabrics::{
 };
 use nvme::properties::CC;
 use nvme::{Nqn, Sqe, Status};
-use sled::{Export, HostKeys, Hosts, Limits, Sled, SledConfig};
+use sled::{Export, HostKeys, Hosts, Limits, ReservationFolder, Sled, SledConfig};
 
 /// Blocks of each drive.
 pub(crate) const BLOCKS: u64 = 1024;
@@ -84,6 +84,16 @@ impl Stage {
 
     /// Serves hosts that have to prove who they are.
     pub(crate) fn to_hosts(drives: Vec<Arc<dyn Drive>>, hosts: Hosts, limits: Limits) -> Self {
+        Self::keeping(None, drives, hosts, limits)
+    }
+
+    /// The same, with reservations that survive its end.
+    pub(crate) fn keeping(
+        reservations: Option<ReservationFolder>,
+        drives: Vec<Arc<dyn Drive>>,
+        hosts: Hosts,
+        limits: Limits,
+    ) -> Self {
         let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let keys = Arc::new(LateKeys::default());
         let config = TcpListenerConfig::new(anywhere);
@@ -101,6 +111,7 @@ impl Stage {
                 host: address.ip(),
                 port: address.port(),
             }],
+            reservations,
             limits,
         };
         let sled = Arc::new(Sled::new(config).unwrap());

@@ -11,6 +11,7 @@ use nvme::fabrics::FabricsCommand;
 use nvme::features::FeatureId;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
 use nvme::properties::{CAP, CC};
+use nvme::reservation::{KEY_PAIR_BYTES, OPCODE_RESERVATION_REGISTER};
 use nvme::{Nqn, Sqe, Status};
 
 use crate::harness::{
@@ -92,7 +93,7 @@ fn unknown_commands_and_namespaces_are_refused() {
     story(async {
         let stage = Stage::new(vec![memory()]);
         let host = stage.associate(&Host::generate(), 0).await;
-        for opcode in [0x03, 0x04, 0x05, 0x0c, 0x0d, 0x19, 0x80, 0xff] {
+        for opcode in [0x03, 0x04, 0x05, 0x0c, 0x19, 0x80, 0xff] {
             let status = submit(&host.io, Sqe::new(opcode).with_nsid(1)).await;
             assert_eq!(status, Status::INVALID_OPCODE, "I/O {opcode:#x}");
         }
@@ -105,6 +106,9 @@ fn unknown_commands_and_namespaces_are_refused() {
             assert_eq!(submit(&host.io, flush).await, Status::INVALID_NAMESPACE);
             let read = read(0, 1).with_nsid(nsid);
             let status = submit_from(&host.io, read, BLOCK_BYTES).await;
+            assert_eq!(status, Status::INVALID_NAMESPACE, "{nsid}");
+            let register = Sqe::new(OPCODE_RESERVATION_REGISTER).with_nsid(nsid);
+            let status = submit_to(&host.io, register, KEY_PAIR_BYTES).await;
             assert_eq!(status, Status::INVALID_NAMESPACE, "{nsid}");
         }
         let all = IoCommand::Flush { nsid: u32::MAX }.to_sqe();

@@ -8,4 +8,5 @@ mod association;
 mod data;
 mod harness;
 mod lies;
+mod reservations;
 mod spy;

@@ -19,6 +19,7 @@ use meta::{Compression, VerifyPolicy};
 use nvme::admin::{NamespaceAttachment, NamespaceManagement};
 use nvme::identify::{IDENTIFY_BYTES, IdentifyNamespace, NSID_BROADCAST, decode_controller_list};
 use nvme::{Nqn, Status};
+use reservations::{Access, HostId};
 use uuid::Uuid;
 
 use crate::catalog::{ANA_GROUP_DEFAULT, NamespaceConfig, WriteProtect};
@@ -26,7 +27,6 @@ use crate::connected_queue::command::{Command, Fault, Outcome, Success};
 use crate::controller::Controller;
 use crate::errors::Failure;
 use crate::queue::Queue;
-use crate::reservation::{Access, HostId};
 use crate::target::volumes::Place;
 
 /// Byte offsets in the command, for the error log.

@@ -12,13 +12,13 @@ use std::time::Duration;
 use futures_util::future::{join_all, select};
 use nvme::Status;
 use nvme::reservation::{KEY_BYTES, KEY_PAIR_BYTES, KeyPair, ReservationCommand};
+use reservations::{Effects, HostId, Request};
 use uuid::Uuid;
 
 use crate::commands::admit::reach;
 use crate::connected_queue::command::{Command, Fault, Outcome, Success};
 use crate::controller::{Controller, QueueHandle};
 use crate::queue::Queue;
-use crate::reservation::{Effects, HostId, Request};
 use crate::target::Target;
 
 /// Byte offsets in the command, for the error log.
@@ -101,7 +101,7 @@ async fn report<Q: Queue>(command: &Command<Q>, nsid: u32, length: u64, extended
     let bytes = namespace
         .admission
         .reservations
-        .shared()
+        .current()
         .now()
         .report()
         .encode(true);
@@ -117,7 +117,7 @@ async fn change<Q: Queue>(command: &Command<Q>, nsid: u32, request: Request) -> 
         return Err(Status::INVALID_FIELD.with_dnr().into());
     }
     let namespace = reach(command, nsid)?;
-    let shared = namespace.admission.reservations.shared();
+    let shared = namespace.admission.reservations.current();
     let volume = namespace.volume.info().uuid;
     let proven = controller.is_proven().then_some(&controller.host.nqn);
     let effects = shared
@@ -169,7 +169,7 @@ async fn fence(target: &Arc<Target>, volume: Uuid, effects: &Effects) {
     let done = join_all(
         queues
             .iter()
-            .map(|(queue, _)| queue.earlier_commands_done()),
+            .map(|(queue, _)| queue.barriers.earlier_done()),
     );
     let abort = async {
         loop {

@@ -5,11 +5,11 @@ use nvme::Status;
 use nvme::features::FeatureId;
 use nvme::identify::NSID_BROADCAST;
 use nvme::reservation::ReservationEvent;
+use reservations::Reservations;
 
 use crate::commands::admit::reach;
 use crate::connected_queue::command::{Command, Fault, Outcome, Success};
 use crate::queue::Queue;
-use crate::reservation::Reservations;
 
 /// Byte offset in the command, for the error log.
 const DWORD_11_AT: u16 = 44;
@@ -24,7 +24,7 @@ pub(crate) fn get<Q: Queue>(
     let namespace = reach(command, nsid)?;
     Ok(match feature {
         FeatureId::ReservationNotificationMask => controller.reservations.mask(nsid),
-        _ => u32::from(namespace.admission.reservations.shared().now().persists()),
+        _ => u32::from(namespace.admission.reservations.current().now().persists()),
     })
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn set<Q: Queue>(
                 queue.controller.reservations.set_mask(nsid, value);
             }
             _ => {
-                let shared = namespace.admission.reservations.shared();
+                let shared = namespace.admission.reservations.current();
                 let set = |now: &mut Reservations| {
                     now.set_persist(value == 1);
                     Ok::<_, Fault>(())

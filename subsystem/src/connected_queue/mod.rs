@@ -22,7 +22,6 @@ use crate::controller::{Controller, QueueHandle};
 use crate::counters::{QueueCounters, VolumeCounters};
 use crate::latency::Operation;
 use crate::queue::Queue;
-use crate::reservation;
 use crate::target::Target;
 use crate::throttle::{By, Throttles};
 pub(crate) use retry::DELAYS_100MS;
@@ -128,9 +127,9 @@ impl<Q: Queue> ConnectedQueue<Q> {
                 size_bytes: info.size_bytes,
                 lba_bytes: info.lba_bytes,
                 write_protect: visible.config.write_protect,
-                reservations: reservation::Watch::new(
+                reservations: reservations::Watch::new(
                     self.target.reservations.of(info.uuid),
-                    reservation::HostId::from_bytes(self.controller.host.id),
+                    reservations::HostId::from_bytes(self.controller.host.id),
                 ),
             },
             throttles: self

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fabric::serving::InFlight;
+use fabric::serving::Barriers;
 use fabric::serving::keep_alive::{self, LastHeard};
 use fabric::{TlsSession, Transport};
 use nvme::log::ErrorLog;
@@ -60,10 +60,8 @@ pub(crate) struct QueueHandle {
     close: watch::Sender<bool>,
     /// A command came in since the keep-alive timer looked last.
     alive: AtomicBool,
-    /// How often somebody asked to wait for all earlier commands.
-    barriers_asked: watch::Sender<u64>,
-    /// For how many of these requests they are done.
-    barriers_passed: watch::Sender<u64>,
+    /// By which others wait until no command that arrived before can touch a volume.
+    pub(crate) barriers: Barriers,
 }
 
 impl QueueHandle {
@@ -73,8 +71,7 @@ impl QueueHandle {
             waiting: Waiting::default(),
             close: watch::Sender::new(false),
             alive: AtomicBool::new(true),
-            barriers_asked: watch::Sender::new(0),
-            barriers_passed: watch::Sender::new(0),
+            barriers: Barriers::default(),
         })
     }
 
@@ -91,33 +88,6 @@ impl QueueHandle {
 
     fn is_closing(&self) -> bool {
         *self.close.borrow()
-    }
-
-    /// Waits until no command that arrived before can touch a volume.
-    pub(crate) async fn earlier_commands_done(&self) {
-        let mut number = 0;
-        self.barriers_asked.send_modify(|asked| {
-            *asked += 1;
-            number = *asked;
-        });
-        let mut passed = self.barriers_passed.subscribe();
-        let _ = passed.wait_for(|passed| *passed >= number).await;
-    }
-
-    /// Serves [`QueueHandle::earlier_commands_done`]. For the task of the queue.
-    pub(crate) async fn pass_barriers(&self, in_flight: &InFlight) {
-        let mut asked = self.barriers_asked.subscribe();
-        let mut passed = 0;
-        while let Ok(number) = asked.wait_for(|asked| *asked > passed).await.map(|n| *n) {
-            in_flight.earlier_done().await;
-            passed = number;
-            self.barriers_passed.send_replace(passed);
-        }
-    }
-
-    /// The queue has ended: no command is left, and none will arrive.
-    pub(crate) fn pass_all_barriers(&self) {
-        self.barriers_passed.send_replace(u64::MAX);
     }
 
     /// Waits for [`QueueHandle::close`].

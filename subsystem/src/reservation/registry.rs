@@ -1,40 +1,24 @@
 //! The reservations of all volumes: one state for each volume, in all subsystems and on all controllers.
 //!
 //! Guarantees:
-//! - Changes of a volume's reservations come one after the other. A change that
-//!   survives a loss of power is durable before it is in force, and in force before the command is answered.
-//! - A command is checked against the state of that moment. As long as nothing changes this costs one atomic load, and no
-//!   lock.
+//! - What is to survive a loss of power is in the pool before it is in force ([`Current`]).
 //! - Stored reservations that cannot be parsed stop the start; they are never dropped.
 
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dedup::{Engine, EngineError};
-use futures_util::lock::Mutex as AsyncMutex;
 use nvme::Nqn;
-use serde::{Deserialize, Serialize};
+use reservations::{Current, HostId, Reservations};
 use uuid::Uuid;
 
-use super::{Access, HostId, Reservations};
 use crate::describe::Describe;
 use crate::errors::Failure;
 use crate::lock::lock;
 
 /// What the keys of stored reservations begin with; the volume's UUID follows.
 pub(crate) const KEY_PREFIX: &str = "reservation/";
-
-/// The version of the stored form.
-const VERSION: u32 = 1;
-
-/// Reservations as they are stored.
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    version: u32,
-    reservations: Reservations,
-}
 
 /// The reservations of all volumes.
 pub(crate) struct Registry {
@@ -44,13 +28,15 @@ pub(crate) struct Registry {
 /// The reservations of a volume.
 pub(crate) struct Shared {
     volume: Uuid,
-    /// Held while they are changed.
-    changing: AsyncMutex<()>,
-    now: Mutex<Arc<Reservations>>,
-    /// Rises with every change, after it.
-    generation: AtomicU64,
+    current: Current,
     /// The pool has something of them.
     is_stored: AtomicBool,
+}
+
+impl AsRef<Current> for Shared {
+    fn as_ref(&self) -> &Current {
+        &self.current
+    }
 }
 
 impl Registry {
@@ -61,7 +47,7 @@ impl Registry {
     pub(crate) fn load(pool: &dyn Describe) -> Result<Self, Failure> {
         let volumes = stored(pool)?;
         for shared in volumes.values().filter(|shared| !shared.now().persists()) {
-            *lock(&shared.now) = Arc::default();
+            shared.current.replace(Arc::default());
         }
         Ok(Self {
             volumes: Mutex::new(volumes),
@@ -79,11 +65,8 @@ impl Registry {
             .cloned()
             .collect();
         for shared in ended {
-            let _changing = shared.changing.lock().await;
             if *shared.now() == Reservations::default() {
-                let gone = vec![(key_of(shared.volume), None)];
-                engine.change_settings(gone).await?;
-                shared.is_stored.store(false, Ordering::Release);
+                shared.change(engine, |_| Ok::<_, EngineError>(())).await?;
             }
         }
         Ok(())
@@ -174,36 +157,27 @@ fn restore(key: &str, value: &[u8]) -> Result<Shared, Failure> {
     };
     let volume = key.strip_prefix(KEY_PREFIX).unwrap_or_default();
     let volume: Uuid = volume.parse().map_err(|e| unreadable(&e))?;
-    let stored: Stored = serde_json::from_slice(value).map_err(|e| unreadable(&e))?;
-    if stored.version != VERSION {
-        return Err(unreadable(&format_args!("version {}", stored.version)));
-    }
-    if !stored.reservations.is_sound() {
-        return Err(unreadable(&"its parts contradict each other"));
-    }
-    Ok(Shared::new(volume, stored.reservations, true))
+    let reservations = Reservations::from_bytes(value).map_err(|e| unreadable(&e))?;
+    Ok(Shared::new(volume, reservations, true))
 }
 
 impl Shared {
     fn new(volume: Uuid, reservations: Reservations, is_stored: bool) -> Self {
         Self {
             volume,
-            changing: AsyncMutex::new(()),
-            now: Mutex::new(Arc::new(reservations)),
-            generation: AtomicU64::new(1),
+            current: Current::new(reservations),
             is_stored: AtomicBool::new(is_stored),
         }
     }
 
     fn replace(&self, now: Arc<Reservations>, is_stored: bool) {
         self.is_stored.store(is_stored, Ordering::Release);
-        *lock(&self.now) = now;
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.current.replace(now);
     }
 
     /// As they are now.
     pub(crate) fn now(&self) -> Arc<Reservations> {
-        lock(&self.now).clone()
+        self.current.now()
     }
 
     /// Changes them. When this returns the change is in force, and durable if it is to persist.
@@ -215,84 +189,35 @@ impl Shared {
         engine: &Engine,
         change: impl FnOnce(&mut Reservations) -> Result<T, E>,
     ) -> Result<T, E> {
-        let _changing = self.changing.lock().await;
-        let mut next = Reservations::clone(&self.now());
-        let result = change(&mut next)?;
-        // Another node that takes the pool over goes on with them: hosts lose no power by that.
-        let is_kept = next.persists() || (engine.writes_through() && next.has_registrants());
-        if is_kept || self.is_stored.load(Ordering::Acquire) {
-            let value = is_kept.then(|| encode(&next)).transpose()?;
-            engine
-                .change_settings(vec![(key_of(self.volume), value)])
-                .await?;
-            self.is_stored.store(is_kept, Ordering::Release);
-        }
-        *lock(&self.now) = Arc::new(next);
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        Ok(result)
+        let keep = async |next: &Reservations| {
+            // Another node that takes the pool over goes on with them: hosts lose no power by that.
+            let is_kept = next.persists() || (engine.writes_through() && next.has_registrants());
+            if is_kept || self.is_stored.load(Ordering::Acquire) {
+                let value = is_kept.then(|| encode(next)).transpose()?;
+                engine
+                    .change_settings(vec![(key_of(self.volume), value)])
+                    .await?;
+                self.is_stored.store(is_kept, Ordering::Release);
+            }
+            Ok(())
+        };
+        self.current.change(change, keep).await
     }
 }
 
 fn encode(reservations: &Reservations) -> Result<Vec<u8>, EngineError> {
-    let stored = Stored {
-        version: VERSION,
-        reservations: reservations.clone(),
-    };
-    serde_json::to_vec(&stored).map_err(|error| {
+    reservations.to_bytes().map_err(|error| {
         EngineError::new(dedup::ErrorKind::Internal, format!("reservations: {error}"))
     })
-}
-
-/// What reservations let a host do with a volume, cached by a queue of that host.
-pub(crate) struct Watch {
-    shared: Arc<Shared>,
-    host: HostId,
-    /// The generation that the answers belong to; 0 before the first question.
-    seen: Cell<u64>,
-    reads: Cell<bool>,
-    writes: Cell<bool>,
-}
-
-impl Watch {
-    pub(crate) fn new(shared: Arc<Shared>, host: HostId) -> Self {
-        Self {
-            shared,
-            host,
-            seen: Cell::new(0),
-            reads: Cell::new(false),
-            writes: Cell::new(false),
-        }
-    }
-
-    /// Whether a command of the host may go on.
-    pub(crate) fn admits(&self, access: Access) -> bool {
-        // Read first: the next command sees a change in between.
-        let generation = self.shared.generation.load(Ordering::Acquire);
-        if generation != self.seen.get() {
-            let now = self.shared.now();
-            self.reads.set(now.admits(&self.host, Access::Read));
-            self.writes.set(now.admits(&self.host, Access::Write));
-            self.seen.set(generation);
-        }
-        match access {
-            Access::Read => self.reads.get(),
-            Access::Write => self.writes.get(),
-        }
-    }
-
-    /// The reservations.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use meta::VolumeInfo;
     use nvme::reservation::{KeyPair, RegisterAction};
+    use reservations::Request;
 
     use super::*;
-    use crate::reservation::Request;
 
     /// A pool with one setting.
     struct Pool(String, Vec<u8>);

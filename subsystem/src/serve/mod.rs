@@ -80,7 +80,7 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, transport: Q) {
         controller.end();
     }
     in_flight.none_left().await;
-    handle.pass_all_barriers();
+    handle.barriers.pass_all();
     workers.end_idle();
     controller.detach(handle);
     if handle.qid == 0 {
@@ -148,7 +148,7 @@ async fn watch<Q: Queue>(queue: &Rc<ConnectedQueue<Q>>) -> End {
         }
     }
     .fuse();
-    let barriers = handle.pass_barriers(&queue.in_flight).fuse();
+    let barriers = handle.barriers.pass(&queue.in_flight).fuse();
     pin_mut!(close_requested, stopped, lost, silent, barriers);
     loop {
         let shrink = reactor::sleep(queue.auth.pause(SHRINK_INTERVAL)).fuse();

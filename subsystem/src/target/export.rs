@@ -22,6 +22,7 @@ use std::time::Instant;
 use dedup::{EngineError, MAX_COMMAND_BYTES, SECTOR_BYTES, Volume};
 pub use dedup::{ErrorKind, Extents};
 use reactor::{Buffer, BufferPool};
+use reservations::{HostId, Watch};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -30,7 +31,6 @@ use crate::catalog::{Catalog, ExportConfig, WriteProtect};
 use crate::counters::{QueueCounters, VolumeCounters};
 use crate::errors::Failure;
 use crate::latency::Operation;
-use crate::reservation::{HostId, Watch};
 use crate::target::Target;
 use crate::target::live_catalog::LiveCatalog;
 pub use crate::throttle::Pass;

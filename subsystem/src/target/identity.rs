@@ -12,12 +12,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvme::{Nqn, Status};
+use reservations::HostId;
 use uuid::Uuid;
 
 use crate::controller::Controller;
 use crate::controller::Host;
 use crate::lock::lock;
-use crate::reservation::HostId;
 use crate::target::Target;
 
 /// The host identifier of hosts without one; reservations do not accept it.

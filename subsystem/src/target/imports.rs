@@ -28,7 +28,6 @@ use crate::admission::{Access, Admission, Refusal};
 use crate::catalog::WriteProtect;
 use crate::describe::Describe;
 use crate::errors::Failure;
-use crate::reservation;
 
 /// What the keys of stored imports begin with; the volume's UUID follows.
 pub(super) const KEY_PREFIX: &str = "import/";
@@ -572,9 +571,9 @@ impl Target {
             lba_bytes: info.lba_bytes,
             write_protect: protected.map_or(WriteProtect::Off, |(_, it)| it.write_protect),
             // No host has this identifier.
-            reservations: reservation::Watch::new(
+            reservations: reservations::Watch::new(
                 self.reservations.of(info.uuid),
-                reservation::HostId::nil(),
+                reservations::HostId::nil(),
             ),
         };
         admission.admit(access).map_err(|refusal| {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use dedup::EngineError;
 use nvme::reservation::ReservationEvent;
+use reservations::{HostId, Reservations};
 use uuid::Uuid;
 
 use super::Target;
 use crate::controller::Controller;
 use crate::controller::events::EventKind;
-use crate::reservation::{HostId, Reservations};
 
 impl Target {
     /// The reservations of a volume now.

@@ -7,6 +7,7 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
     ("roce", &[]),
     ("power-cut", &[]),
     ("streams", &[]),
+    ("reservations", &["nvme"]),
     ("meta", &["power-cut"]),
     // `conformance` is for its tests alone, as it is for those of all drives and of who uses them.
     ("drives", &["nvme", "reactor", "conformance"]),
@@ -50,13 +51,21 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
             "fabric",
             "nvme",
             "reactor",
+            "reservations",
             "streams",
         ],
     ),
     (
         "sled",
         // `initiator` is for its tests alone.
-        &["initiator", "drives", "fabric", "nvme", "reactor"],
+        &[
+            "initiator",
+            "drives",
+            "fabric",
+            "nvme",
+            "reactor",
+            "reservations",
+        ],
     ),
     (
         "virtio",
@@ -311,13 +320,24 @@ const SLED: House = House {
     rooms: &[
         ("identity", &[]),
         ("export", &[]),
+        ("reserved", &["export"]),
         ("controller", &[]),
         ("access", &[]),
-        ("target", &["identity", "export", "controller", "access"]),
-        ("queue", &["controller", "target", "access"]),
+        (
+            "target",
+            &["identity", "export", "reserved", "controller", "access"],
+        ),
+        ("queue", &["reserved", "controller", "target", "access"]),
         (
             "commands",
-            &["export", "controller", "target", "queue", "access"],
+            &[
+                "export",
+                "reserved",
+                "controller",
+                "target",
+                "queue",
+                "access",
+            ],
         ),
         ("connect", &["controller", "target", "access"]),
         ("serve", &["target", "queue", "commands", "connect"]),

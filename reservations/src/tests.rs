@@ -9,7 +9,7 @@ use nvme::reservation::{
 };
 use proptest::prelude::*;
 
-use super::{Access, Effects, HostId, REGISTRANTS_MAX, Request, Reservations};
+use crate::{Access, Effects, HostId, REGISTRANTS_MAX, Request, Reservations};
 
 const HOLDER: HostId = HostId::from_u128(1);
 const REGISTRANT: HostId = HostId::from_u128(2);

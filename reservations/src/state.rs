@@ -171,7 +171,8 @@ impl Reservations {
     }
 
     /// Whether any host is registered.
-    pub(crate) fn has_registrants(&self) -> bool {
+    #[must_use]
+    pub fn has_registrants(&self) -> bool {
         !self.registrants.is_empty()
     }
 
