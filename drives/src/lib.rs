@@ -59,6 +59,9 @@ pub const BLOCK_BYTES: usize = 4096;
 /// drives of the smallest sector promise.
 pub const SECTOR_BYTES: usize = 512;
 
+/// Called once, with the drive's name, when another process has taken a drive over that this one owned. On any thread.
+pub type OnTakenOver = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// A run of blocks on the drive, and where they are in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {

@@ -11,12 +11,17 @@
 //!   Command Quiesce Time: [`Facts::settled_after`](crate::facts::Facts::settled_after) of the last loss, nothing of it
 //!   happens. So does a target that lost the registration because it started again.
 //!
-//! A key is 32 bits of the owner (the pool) and 32 random bits: who finds a reservation knows whether it is of an earlier
-//! opening by the same owner, which is fenced, or of somebody else, who is left alone.
+//! A key is 32 bits of the owner (the pool) and 32 random bits, and half of a Host Identifier names the machine: who finds a
+//! reservation knows whether it is of an earlier opening by the same owner on this machine, which is fenced, of one on another
+//! machine, which may live, or of somebody else, who is left alone.
+//!
+//! An opening that was shut out has no registration any more, and who did that has one, also when it has left in order. So an
+//! opening that was cut off meanwhile finds out whenever it comes back, as long as the target keeps registrations.
 //!
 //! Guarantees: a fence that succeeded settled all that was in doubt when it began; while it is under way no reactor
 //! writes by an old association; a reservation that another owner or another opening took is never taken back silently.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,16 +29,20 @@ use drives::{DriveError, ErrorKind};
 use initiator::{Error, Namespace};
 use nvme::Status;
 use nvme::reservation::{
-    AcquireAction, KeyPair, RegisterAction, ReleaseAction, ReportedRegistrant, ReservationType,
+    AcquireAction, KeyPair, RegisterAction, ReleaseAction, ReportedRegistrant, ReservationReport,
+    ReservationType,
 };
 use uuid::Uuid;
 
 use crate::Claim;
 use crate::connect::Live;
 use crate::link;
-use crate::shared::{Shared, random_id};
+use crate::shared::{Shared, is_of_machine, new_host_id};
 
 const KIND: ReservationType = ReservationType::WriteExclusive;
+
+/// Keys of an opening that are remembered: one that it has, and those of fences that failed since.
+const OWN_KEYS_MAX: usize = 64;
 
 /// The half of a key that names the owner.
 fn owner_half(owner: Uuid) -> u64 {
@@ -50,6 +59,24 @@ fn is_owners(key: u64, owner: Uuid) -> bool {
 fn new_key(owner: Uuid) -> u64 {
     let (random, _) = Uuid::new_v4().as_u64_pair();
     owner_half(owner) | random >> 32 | 1
+}
+
+/// Whose registrations are removed by who takes a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Preempts {
+    /// Those of this opening alone.
+    Own,
+    /// Those of the owner, but for a reservation that it holds on another machine.
+    OfMachine,
+    /// All of the owner.
+    OfOwner,
+    /// All.
+    All,
+}
+
+/// Whether a command met another host's reservation.
+pub(crate) fn is_conflict(error: &Error) -> bool {
+    error.status().map(Status::code) == Some(Status::RESERVATION_CONFLICT)
 }
 
 /// What a reservation that was taken proves.
@@ -72,20 +99,44 @@ impl Shared {
         let mut key = 0;
         if self.facts().has_reservations {
             key = new_key(owner);
+            let preempts = match claim {
+                Claim::First | Claim::Again => Preempts::OfMachine,
+                Claim::Moved => Preempts::OfOwner,
+                Claim::Forced => Preempts::All,
+            };
             let link = link::of(self)?;
             let live = link.live_once(self).await?;
-            let taken = self
-                .take(&live.namespace, owner, key, claim == Claim::Forced)
-                .await?;
+            let taken = self.take(&live.namespace, owner, key, preempts).await?;
             is_fenced = matches!(taken, Taken::Fenced);
         }
-        if claim == Claim::Again && !is_fenced {
+        if matches!(claim, Claim::Again | Claim::Moved) && !is_fenced {
             let settled = self.facts().settled_after(self.limits.keep_alive);
             self.wait_until(self.process_began() + settled).await;
         }
         self.set_key(key);
-        self.state().owner = Some(owner);
+        let before = self.state().owner.replace(owner);
+        if key != 0 && before.is_none() {
+            self.watch();
+        }
         Ok(())
+    }
+
+    /// Looks from time to time whether another opening has taken the namespace: an owner that only reads, or does nothing, would
+    /// not hear of it. Ends with the drive, or with this reactor.
+    fn watch(self: &Arc<Self>) {
+        let (drive, closed, pause) = (Arc::downgrade(self), self.closed.wait(), self.limits.look);
+        reactor::spawn(async move {
+            let mut closed = pin!(closed);
+            while reactor::timeout(pause, closed.as_mut()).await.is_err() {
+                let Some(shared) = drive.upgrade() else {
+                    return;
+                };
+                if let Ok(link) = link::of(&shared) {
+                    link.look_for_successor(&shared).await;
+                }
+            }
+        })
+        .detach();
     }
 
     /// Proves that what was in doubt when this began cannot happen any more.
@@ -100,15 +151,17 @@ impl Shared {
         };
         let settled = self.facts().settled_after(self.limits.keep_alive);
         if let Some(owner) = owner.filter(|_| self.facts().has_reservations) {
-            let key = new_key(owner);
             {
                 let mut state = self.state();
-                state.host_id = random_id();
+                state.host_id = new_host_id(&self.host);
                 state.generation += 1;
             }
             let link = link::of(self)?;
             let live = link.live_once(self).await?;
-            let taken = self.take(&live.namespace, owner, key, false).await?;
+            let key = self.own_key(owner);
+            let taken = self
+                .take(&live.namespace, owner, key, Preempts::Own)
+                .await?;
             self.set_key(key);
             if let Taken::First = taken {
                 self.wait_until(lost_at + settled).await;
@@ -127,7 +180,24 @@ impl Shared {
     fn set_key(&self, key: u64) {
         let mut state = self.state();
         state.key = key;
+        state.own_keys = vec![key];
         self.reservation.set(key, state.generation);
+    }
+
+    /// A new key of this opening.
+    fn own_key(&self, owner: Uuid) -> u64 {
+        let key = new_key(owner);
+        let mut state = self.state();
+        if state.own_keys.len() == OWN_KEYS_MAX {
+            // The one that holds the reservation is the first.
+            state.own_keys.remove(1);
+        }
+        state.own_keys.push(key);
+        key
+    }
+
+    fn is_own(&self, key: u64) -> bool {
+        self.state().own_keys.contains(&key)
     }
 
     async fn wait_until(&self, deadline: std::time::Instant) {
@@ -160,37 +230,70 @@ impl Shared {
         };
         let refused = |error: Error| self.unreserved(&error);
         let report = live.namespace.reservation_report().await.map_err(refused)?;
-        let holder = report.registrants.iter().find(|one| one.is_holder);
-        match holder {
-            Some(holder) if holder.key == key && holder.host == host_id => return Ok(()),
-            // Another opening of the same pool preempted this one: that one writes from now on.
-            Some(holder) if holder.key != key => return Err(self.taken_over(holder)),
-            // Nobody has it, or a Host Identifier of this opening that a fence replaced without success.
-            _ => {}
+        let mut holders = report.registrants.iter().filter(|one| one.is_holder);
+        let holds = |one: &ReportedRegistrant| one.key == key && one.host == host_id;
+        if holders.any(holds) {
+            return Ok(());
         }
+        // Nobody has it, or another one, or a Host Identifier of this opening that a fence replaced without success.
         let mut registrants = report.registrants.iter();
         let registered = registrants.find(|one| one.host == host_id);
-        let key = registered.map_or_else(|| new_key(owner), |one| one.key);
-        self.take(&live.namespace, owner, key, false).await?;
+        let key = registered.map_or_else(|| self.own_key(owner), |one| one.key);
+        self.take(&live.namespace, owner, key, Preempts::Own)
+            .await?;
         self.set_key(key);
         Ok(())
     }
 
-    /// Registers the key, preempts all other keys of the owner (of anybody, if forced), and holds the reservation.
+    /// Why a command met another host's reservation, if that is what this opening lost the namespace to.
+    pub(crate) async fn conflict(&self, live: &Live) -> Option<DriveError> {
+        let owner = self.state().owner?;
+        let report = live.namespace.reservation_report().await.ok()?;
+        let other = self.successor(owner, &report)?;
+        Some(self.taken_over(owner, other))
+    }
+
+    /// The opening by the same owner that shut this one out: it is registered, and this one is not.
+    fn successor<'a>(
+        &self,
+        owner: Uuid,
+        report: &'a ReservationReport,
+    ) -> Option<&'a ReportedRegistrant> {
+        if report.registrants.iter().any(|one| self.is_own(one.key)) {
+            return None;
+        }
+        let mut registrants = report.registrants.iter();
+        registrants.find(|one| is_owners(one.key, owner))
+    }
+
+    /// Registers the key, preempts others, and holds the reservation.
     async fn take(
         &self,
         namespace: &Namespace,
         owner: Uuid,
         key: u64,
-        is_forced: bool,
+        preempts: Preempts,
     ) -> Result<Taken, DriveError> {
         let refused = |error: Error| self.unreserved(&error);
         let report = namespace.reservation_report().await.map_err(refused)?;
         let (mine, others): (Vec<&ReportedRegistrant>, Vec<&ReportedRegistrant>) =
             report.registrants.iter().partition(|one| one.key == key);
-        let is_foreign = |one: &ReportedRegistrant| !is_forced && !is_owners(one.key, owner);
+        let is_foreign = |one: &ReportedRegistrant| match preempts {
+            Preempts::Own => !self.is_own(one.key),
+            Preempts::OfMachine => {
+                let may_live = one.is_holder && !is_of_machine(&one.host, &self.host);
+                may_live || !is_owners(one.key, owner)
+            }
+            Preempts::OfOwner => !is_owners(one.key, owner),
+            Preempts::All => false,
+        };
         if let Some(other) = others.iter().find(|one| one.is_holder && is_foreign(one)) {
-            return Err(self.taken_over(other));
+            return Err(self.taken_over(owner, other));
+        }
+        if preempts == Preempts::Own
+            && let Some(other) = self.successor(owner, &report)
+        {
+            return Err(self.taken_over(owner, other));
         }
         if mine.is_empty() {
             let keys = KeyPair {
@@ -219,11 +322,8 @@ impl Shared {
         for one in &preempted {
             let preempt = acquire(AcquireAction::PreemptAndAbort, one.key).await;
             // Several hosts may have had the same key: then the first preempt removed all of them.
-            let is_gone = |error: &Error| {
-                error.status().map(Status::code) == Some(Status::RESERVATION_CONFLICT)
-            };
             match preempt {
-                Err(error) if is_gone(&error) && !one.is_holder => {}
+                Err(error) if is_conflict(&error) && !one.is_holder => {}
                 ended => ended.map_err(refused)?,
             }
         }
@@ -233,13 +333,24 @@ impl Shared {
         })
     }
 
-    fn taken_over(&self, other: &ReportedRegistrant) -> DriveError {
-        let text = format!(
-            "another host has a reservation on the namespace (host {}, key {:#x}): end what uses it there, or clear the \
-             reservation (`nvme resv-release --rrela=1`) if nothing does",
-            Uuid::from_bytes(other.host),
-            other.key
-        );
+    /// Another one has the namespace, and not this opening by `owner`.
+    fn taken_over(&self, owner: Uuid, other: &ReportedRegistrant) -> DriveError {
+        let is_owners = is_owners(other.key, owner);
+        if is_owners && self.state().owner.is_some() {
+            self.lose();
+        }
+        let host = Uuid::from_bytes(other.host);
+        let text = match is_owners {
+            true => format!(
+                "the pool has the namespace open on another machine (host {host}): stop it there; if that machine is gone for \
+                 good, take the pool over: `onefold pool import --force`"
+            ),
+            false => format!(
+                "another host has a reservation on the namespace (host {host}, key {:#x}): end what uses it there, or clear the \
+                 reservation (`nvme resv-release --rrela=1`) if nothing does",
+                other.key
+            ),
+        };
         self.error(ErrorKind::InUse, text)
     }
 

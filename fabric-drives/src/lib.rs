@@ -9,6 +9,9 @@
 //!   LBA format. Nothing is read from or written to another one.
 //! - A write or discard without an answer is in doubt until [`fence`](Drive::fence) says otherwise; `fencing` has the rule.
 //!   A drive is opened for reading; before the first write [`RemoteDrive::claim`] fences what an earlier process left.
+//! - Where the target has reservations, an opening by the owner on another machine is left alone, or shut out for good. It is told by
+//!   its next command, or within [`Limits::look`] as long as it reaches the target, and [`OnTakenOver`] is called before anybody
+//!   hears of the failure.
 //! - A completed write that was not flushed when its association was lost may be lost with the target's cache: every flush
 //!   after that fails, until [`forget_losses`] is told that somebody compares the whole drive.
 //! - A Flush is sent on every association that wrote since its last one.
@@ -33,8 +36,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drives::{
-    Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, SmartLog, Transferred, check_gather,
-    check_range, check_transfer, runs_of_many, runs_of_one,
+    Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, OnTakenOver, SmartLog, Transferred,
+    check_gather, check_range, check_transfer, runs_of_many, runs_of_one,
 };
 use nvme::Nqn;
 use reactor::Buffer;
@@ -58,26 +61,29 @@ pub struct Limits {
     pub connect: Duration,
     /// How long a transfer tries to get an association, with pauses in between, before it fails.
     pub patience: Duration,
+    /// How often an owner asks the target whether another opening has taken the namespace, if it has nothing else to ask.
+    pub look: Duration,
     /// Commands in flight on each association (2 to 1024).
     pub depth: u16,
 }
 
 impl Default for Limits {
     /// Keep Alive Timeout 4 s, so that what is in doubt can be fenced after 16 s also where there are no reservations; 30 s
-    /// for a command, as Linux (`nvme_core.io_timeout`); 5 s to connect; 10 s of patience; depth 128.
+    /// for a command, as Linux (`nvme_core.io_timeout`); 5 s to connect; 10 s of patience; a look each second; depth 128.
     fn default() -> Self {
         Self {
             keep_alive: Duration::from_secs(4),
             command: Duration::from_secs(30),
             connect: Duration::from_secs(5),
             patience: Duration::from_secs(10),
+            look: Duration::from_secs(1),
             depth: 128,
         }
     }
 }
 
 /// How a [`RemoteDrive`] is opened.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct OpenOptions {
     /// The name that this host has for the target.
     pub host: Nqn,
@@ -87,6 +93,18 @@ pub struct OpenOptions {
     pub expected_blocks: Option<u64>,
     /// Times and depth.
     pub limits: Limits,
+    /// What happens when another opening by the same owner takes the namespace.
+    pub on_taken_over: Option<OnTakenOver>,
+}
+
+impl std::fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("host", &self.host)
+            .field("expected_blocks", &self.expected_blocks)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
 }
 
 impl OpenOptions {
@@ -98,6 +116,7 @@ impl OpenOptions {
             keys,
             expected_blocks: None,
             limits: Limits::default(),
+            on_taken_over: None,
         }
     }
 }
@@ -109,8 +128,10 @@ pub enum Claim {
     First,
     /// The same, and the reservation of another owner is taken over.
     Forced,
-    /// An earlier opening by the owner may have left writes in doubt.
+    /// An earlier opening by the owner may have left writes in doubt. One on another machine may live, and keeps its reservation.
     Again,
+    /// The same, and whoever opened it on another machine is shut out.
+    Moved,
 }
 
 /// A namespace of an NVMe-oF target. Transfers need a reactor on the calling thread.
@@ -156,9 +177,20 @@ impl RemoteDrive {
     /// `owner` is the same each time that this owner opens the drive, and no one else's: the pool's UUID.
     ///
     /// # Errors
-    /// Another owner holds a reservation, or the target does not answer.
+    /// Another owner holds a reservation, or this owner does on another machine, or the target does not answer.
     pub async fn claim(&self, owner: Uuid, claim: Claim) -> Result<(), DriveError> {
         self.shared.claim(owner, claim).await
+    }
+
+    /// Whether a claim ends all that an earlier opening by the owner may still do, wherever that is: the namespace has reservations.
+    #[must_use]
+    pub fn fences_others(&self) -> bool {
+        self.shared.facts().has_reservations
+    }
+
+    /// The reservation stays when nobody has this drive any more, so that no earlier opening may write until the owner's next one.
+    pub fn keep_reservation(&self) {
+        self.shared.reservation.keep(true);
     }
 
     /// The namespace's UUID, if it has one.

@@ -14,7 +14,7 @@ use reactor::BufferPool;
 use reactor::sync::Semaphore;
 
 use crate::connect::{Live, connect};
-use crate::fencing::release;
+use crate::fencing::{is_conflict, release};
 use crate::shared::{Dirt, Shared};
 
 /// Bytes of buffers that each reactor has for its commands to one drive.
@@ -206,6 +206,17 @@ impl Link {
         }
     }
 
+    /// Asks the target whether another opening by the owner has the drive. Who does not answer is asked again later.
+    pub(crate) async fn look_for_successor(&self, shared: &Arc<Shared>) {
+        let asking = async {
+            match self.usable(shared) {
+                Some(live) => drop(shared.conflict(&live).await),
+                None => drop(self.reserved_once(shared).await),
+            }
+        };
+        let _ = reactor::timeout(shared.limits.connect, asking).await;
+    }
+
     /// An association is gone: nothing more is sent by it, and what was sent may happen or not.
     pub(crate) fn lose(&self, shared: &Shared, live: &Rc<Live>) {
         let is_current = |current: &Rc<Live>| Rc::ptr_eq(current, live);
@@ -314,7 +325,12 @@ impl Link {
                 if error.status().is_none() {
                     self.lose(shared, &live);
                 }
-                Err(shared.error(ErrorKind::Io, format!("a flush failed: {error}")))
+                let taken_over = match is_conflict(&error) {
+                    true => shared.conflict(&live).await,
+                    false => None,
+                };
+                let failed = || shared.error(ErrorKind::Io, format!("a flush failed: {error}"));
+                Err(taken_over.unwrap_or_else(failed))
             }
         }
     }

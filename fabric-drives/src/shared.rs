@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use drives::{DriveError, ErrorKind};
+use drives::{DriveError, ErrorKind, OnTakenOver};
 use futures_util::future::join_all;
 use nvme::Nqn;
 use reactor::sync::Event;
@@ -118,6 +118,10 @@ pub(crate) struct State {
     pub(crate) owner: Option<Uuid>,
     /// The reservation key of this opening; 0 before it has one.
     pub(crate) key: u64,
+    /// All keys that this opening made since it claimed the namespace, and that may be registered.
+    pub(crate) own_keys: Vec<u64>,
+    /// Another opening by the owner has it.
+    is_taken_over: bool,
     /// When the last association was lost whose commands may still happen.
     pub(crate) lost_at: Option<Instant>,
     /// Why the next flush has to fail.
@@ -125,7 +129,6 @@ pub(crate) struct State {
     users: Vec<User>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) number: u64,
     pub(crate) name: String,
@@ -133,6 +136,7 @@ pub(crate) struct Shared {
     pub(crate) host: Nqn,
     pub(crate) limits: Limits,
     pub(crate) key_folder: KeyFolder,
+    on_taken_over: Option<OnTakenOver>,
     /// The kinds of keys that the first association had.
     key_kinds: OnceLock<Vec<KeyKind>>,
     facts: OnceLock<Facts>,
@@ -144,9 +148,34 @@ pub(crate) struct Shared {
     pub(crate) closed: Event,
 }
 
-/// Sixteen random bytes.
-pub(crate) fn random_id() -> [u8; 16] {
-    Uuid::new_v4().into_bytes()
+/// What the half of a Host Identifier that names a machine is derived for.
+const MACHINE_CONTEXT: &str = "onefold fabric-drives 2026-11 machine in a host identifier";
+
+/// The half of a Host Identifier that names the machine, by the name that it has for targets.
+fn machine_half(host: &Nqn) -> [u8; 8] {
+    let derived = blake3::derive_key(MACHINE_CONTEXT, host.as_str().as_bytes());
+    let mut half = [0; 8];
+    half.copy_from_slice(&derived[..8]);
+    half
+}
+
+/// A Host Identifier that no opening has had: half of it names the machine, and half is random.
+pub(crate) fn new_host_id(host: &Nqn) -> [u8; 16] {
+    let mut id = Uuid::new_v4().into_bytes();
+    // The random bits of the other half are all but two.
+    id[..8].copy_from_slice(&machine_half(host));
+    id
+}
+
+/// Whether an opening on that machine has made this Host Identifier.
+pub(crate) fn is_of_machine(id: &[u8; 16], host: &Nqn) -> bool {
+    id[..8] == machine_half(host)
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Shared").field(&self.name).finish()
+    }
 }
 
 impl Shared {
@@ -155,6 +184,7 @@ impl Shared {
         options: OpenOptions,
     ) -> Result<Arc<Self>, DriveError> {
         FIRST_OPENING.get_or_init(Instant::now);
+        let host_id = new_host_id(&options.host);
         let shared = Arc::new(Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             name: address.to_string(),
@@ -162,13 +192,16 @@ impl Shared {
             host: options.host,
             limits: options.limits,
             key_folder: options.keys,
+            on_taken_over: options.on_taken_over,
             key_kinds: OnceLock::new(),
             facts: OnceLock::new(),
             state: Mutex::new(State {
-                host_id: random_id(),
+                host_id,
                 generation: 0,
                 owner: None,
                 key: 0,
+                own_keys: Vec::new(),
+                is_taken_over: false,
                 lost_at: None,
                 unflushed_loss: None,
                 users: Vec::new(),
@@ -279,6 +312,22 @@ impl Shared {
 
     pub(crate) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> DriveError {
         DriveError::new(kind, &self.name, text)
+    }
+
+    /// Another opening by the owner has the namespace: whoever is to know is told, once.
+    pub(crate) fn lose(&self) {
+        if std::mem::replace(&mut self.state().is_taken_over, true) {
+            return;
+        }
+        tracing::error!(
+            drive = self.name,
+            "another process has taken the drive over"
+        );
+        // It is that one's.
+        self.reservation.keep(true);
+        if let Some(on_taken_over) = &self.on_taken_over {
+            on_taken_over(&self.name);
+        }
     }
 
     /// A moment that is not before the start of this process.

@@ -15,6 +15,7 @@ use nvme::log::{LogPage, SMART_LOG_BYTES, SmartLog};
 use reactor::Buffer;
 
 use crate::connect::Live;
+use crate::fencing::is_conflict;
 use crate::link::{self, Link};
 use crate::shared::Shared;
 
@@ -216,7 +217,11 @@ async fn change(
             });
         }
         if !is_undone(shared, &live, &error) || attempt == ATTEMPTS {
-            return Err(failure(shared, what, &error));
+            let taken_over = match is_conflict(&error) {
+                true => shared.conflict(&live).await,
+                false => None,
+            };
+            return Err(taken_over.unwrap_or_else(|| failure(shared, what, &error)));
         }
         attempt += 1;
     }

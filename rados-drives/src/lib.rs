@@ -21,7 +21,7 @@
 //! - A completed write survives what the pool's replication survives. Only of a drive that defers writes
 //!   ([`RadosDrive::defer_writes`]) a flush has something to do.
 //! - One process writes at a time. Who takes a drive ([`RadosDrive::claim`]) has the cluster refuse all that its last owner may
-//!   still send; such an owner is told by its next command, or by the renewal of its lease, and [`OnTakenOver`] is called.
+//!   still send; such an owner is told by its next command, or by the renewal of its lease, and [`OnTakenOver`](drives::OnTakenOver) is called.
 //! - A write or discard that got no answer is in doubt until [`fence`](Drive::fence), by which this process shuts its own
 //!   earlier client out. Nothing of that happens after anything that is read or written behind the fence.
 //! - A drive takes the room of what was written to it and not discarded; what was never written is zeros.
@@ -64,7 +64,7 @@ use uuid::Uuid;
 
 pub use address::{RadosAddress, RadosAddressError};
 pub use node::Node;
-pub use options::{Claim, Limits, OnTakenOver, OpenOptions};
+pub use options::{Claim, Limits, OpenOptions};
 pub use registry::{REGISTRY_BYTES_MAX, Registry};
 pub use seen::{Described, NODES_MAX, OtherNode, Ownership};
 

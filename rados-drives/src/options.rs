@@ -1,8 +1,9 @@
 //! How a drive is opened and claimed.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
+
+use drives::OnTakenOver;
 
 /// The times after which something is given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +30,6 @@ impl Default for Limits {
         }
     }
 }
-
-/// Called once, with the drive's name, when another process has taken a drive over. On any thread.
-pub type OnTakenOver = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How a [`RadosDrive`](crate::RadosDrive) is opened.
 #[derive(Clone, Default)]

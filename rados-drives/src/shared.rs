@@ -6,14 +6,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use drives::{BLOCK_BYTES, DriveError, ErrorKind};
+use drives::{BLOCK_BYTES, DriveError, ErrorKind, OnTakenOver};
 use reactor::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::client::{Client, Cluster, Errno, Refusal, Times};
 use crate::deferred::{Deferred, NotRecovered, recover};
 use crate::header::{DRIVE_BYTES_MAX, Process, SIZE, Tenant, header_of, parse_size};
-use crate::options::{Claim, Limits, OnTakenOver, OpenOptions};
+use crate::options::{Claim, Limits, OpenOptions};
 use crate::owner::{Lease, NotTaken, Take, Wanted, take};
 use crate::renewer::Renewer;
 

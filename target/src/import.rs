@@ -1,7 +1,8 @@
 //! A pool's folder, made anew of what its drives hold.
 //!
-//! Guarantees: the drives are read only, and nothing is left of a folder that could not be made. Drives in a cluster are taken
-//! first, so that the machine that had them writes nothing behind what was read.
+//! Guarantees: the drives are read only, and nothing is left of a folder that could not be made. Drives that can fence are taken
+//! first, so that the machine that had them writes nothing behind what was read: those in a cluster before anything else, because
+//! the cluster knows whether that machine lives, and namespaces with reservations when it is known that it has them no more.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use fabric_drives::Claim;
 use meta::{
     Ahead, DriveSpec, Importable, Label, MayBeOlder, MetadataArea, Opening, PoolDir, PoolIdentity,
 };
-use reactor::ReactorThread;
+use reactor::{BufferPool, ReactorThread};
 use subsystem::errors::Failure;
 use uuid::Uuid;
 
@@ -33,8 +34,10 @@ struct Named {
     path: PathBuf,
     drive: Arc<dyn Drive>,
     label: Label,
-    /// The same, if no other machine writes to it any more.
-    claimed: Option<OpenedDrive>,
+    /// The same, if it can be claimed so that no other machine writes to it any more.
+    claimable: Option<OpenedDrive>,
+    /// It is.
+    is_claimed: bool,
 }
 
 /// What was made.
@@ -119,9 +122,14 @@ impl Source {
         let target = std::path::absolute(target).map_err(|error| {
             Failure::invalid(format!("'{}' is no path: {error}", target.display()))
         })?;
-        let found = self.look(ahead.as_ref())?;
+        let mut found = self.look(ahead.as_ref())?;
         pool_of(&self.named)?;
         self.check_owner(&found)?;
+        if self.shut_others_out()? {
+            // Another machine may have written until then.
+            found = self.look(ahead.as_ref())?;
+            self.check_owner(&found)?;
+        }
         let (identity, missing) = with_paths(found.identity(), &self.named)?;
         let of_ahead = ahead.and_then(|ahead| match found.write_behind(ahead, &identity) {
             Ok(dir) => {
@@ -167,11 +175,44 @@ impl Source {
         }
     }
 
+    /// Claims the drives that are not claimed yet and can be; whether there are any.
+    fn shut_others_out(&mut self) -> Result<bool, Failure> {
+        let mut is_any = false;
+        let unclaimed = self.named.iter_mut().filter(|one| !one.is_claimed);
+        for one in unclaimed {
+            let Some(drive) = one.claimable.as_ref().and_then(OpenedDrive::share) else {
+                continue;
+            };
+            let (pool, force) = (self.pool, self.force.clone());
+            let before = one.label.clone();
+            let buffers = self.reactor.handle().buffers().clone();
+            let claiming = self.reactor.handle().spawn(move || async move {
+                let after = claim(&drive, &before, force.as_deref(), &buffers).await?;
+                drive.stay_claimed();
+                Ok::<_, Failure>(after)
+            });
+            let label = claiming
+                .wait()
+                .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))??;
+            one.label = label
+                .filter(|label| label.drive.pool == pool)
+                .ok_or_else(|| {
+                    Failure::unavailable(format!(
+                        "'{}' was given to another pool meanwhile",
+                        one.path.display()
+                    ))
+                })?;
+            one.is_claimed = true;
+            is_any = true;
+        }
+        Ok(is_any)
+    }
+
     /// What was claimed, for who opens the pool.
     pub(crate) fn into_drives(self) -> ClaimedDrives {
         let mut claimed = ClaimedDrives::default();
         for one in self.named {
-            if let Some(drive) = one.claimed {
+            if let Some(drive) = one.claimable.filter(|_| one.is_claimed) {
                 claimed.add(one.label.drive.drive, drive);
             }
         }
@@ -205,9 +246,7 @@ impl Source {
                 )))
             }
             // That machine has nothing newer: it cannot write any more, and was refused before it could be told that it had.
-            Err(MayBeOlder::Open(_)) if self.named.iter().all(|one| one.claimed.is_some()) => {
-                Ok(())
-            }
+            Err(MayBeOlder::Open(_)) if self.named.iter().all(|one| one.is_claimed) => Ok(()),
             Err(MayBeOlder::Open(machine)) => Err(Failure::unavailable(format!(
                 "the machine '{machine}' opened the pool last and did not close it: it may have it open; stop the pool there, or, if \
              that machine is gone for good, import it all the same: --force {name}"
@@ -314,25 +353,18 @@ fn open_all(
                 .await
                 .map_err(of_drive)?;
             let mut label = labels::found(drive.drive(), &buffers).await?;
-            if let Some(before) = label.as_ref().filter(|_| drive.fences_others()) {
-                // Nobody loses a drive to somebody who meant another pool.
-                let name = before.opening.as_ref().map(|opening| &opening.pool_name);
-                let claim = match force.is_some() && name == force.as_ref() {
-                    true => Claim::Forced,
-                    false => Claim::Again,
-                };
-                let claimed = drive.claim(before.drive.pool, claim).await;
-                claimed.map_err(of_drive)?;
-                // Another machine may have had it until then.
-                label = labels::found(drive.drive(), &buffers).await?;
+            let before = label.as_ref().filter(|_| drive.must_be_claimed());
+            let is_claimed = before.is_some();
+            if let Some(before) = before {
+                label = claim(&drive, before, force.as_deref(), &buffers).await?;
             }
-            let claimed = drive.share();
-            Ok::<_, Failure>((drive.into_whole(), label, claimed))
+            let claimable = drive.share();
+            Ok::<_, Failure>((drive.into_whole(), label, claimable, is_claimed))
         });
         let opened = opening
             .wait()
             .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?;
-        let (drive, label, claimed) = opened.map_err(|mut failure| {
+        let (drive, label, claimable, is_claimed) = opened.map_err(|mut failure| {
             if failure.kind == ErrorKind::Unavailable {
                 failure.message += " (a pool that is served needs no import)";
             }
@@ -358,10 +390,30 @@ fn open_all(
             path,
             drive,
             label,
-            claimed,
+            claimable,
+            is_claimed,
         });
     }
     Ok(named)
+}
+
+/// Claims a drive of a pool, and reads its label once more: another machine may have had it until then. On a reactor.
+async fn claim(
+    drive: &OpenedDrive,
+    before: &Label,
+    force: Option<&str>,
+    buffers: &BufferPool,
+) -> Result<Option<Label>, Failure> {
+    let opening = before.opening.as_ref();
+    let name = opening.map(|opening| opening.pool_name.as_str());
+    // Nobody loses a drive to somebody who meant another pool.
+    let claim = match force.is_some() && name == force {
+        true => Claim::Moved,
+        false => Claim::Again,
+    };
+    let claimed = drive.claim(before.drive.pool, claim).await;
+    claimed.map_err(of_drive)?;
+    labels::found(drive.drive(), buffers).await
 }
 
 impl Named {
@@ -378,7 +430,8 @@ impl Named {
             path,
             drive,
             label,
-            claimed: None,
+            claimable: None,
+            is_claimed: false,
         })
     }
 

@@ -34,7 +34,7 @@ impl MeasuredDrive {
             let reactor = reactor::current();
             let reactor = reactor.ok_or_else(|| Failure::unavailable("there is no reactor"))?;
             check_unneeded(&drive, path, reactor.buffers()).await?;
-            if drive.fences_others() {
+            if drive.must_be_claimed() {
                 // It takes writes of nobody else, and of nobody without that.
                 let claimed = drive.claim(Uuid::new_v4(), Claim::First).await;
                 claimed.map_err(of_drive)?;

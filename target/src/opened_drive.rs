@@ -43,7 +43,7 @@ pub(crate) enum OpenedDrive {
     /// A namespace of this machine, by its generic character device.
     Passthrough(PassthroughDrive),
     /// A namespace of another target.
-    Remote(RemoteDrive),
+    Remote(Arc<RemoteDrive>),
     /// A device of a vhost-user-blk server.
     Vhost(VhostDrive),
     /// Objects of a Ceph cluster.
@@ -75,9 +75,11 @@ impl OpenedDrive {
                 tracing::info!(drive = %address, %host, "connecting to the drive's target");
                 let remote = fabric_drives::OpenOptions {
                     expected_blocks: options.expected_blocks,
+                    on_taken_over: Some(Arc::new(end_without_drive)),
                     ..fabric_drives::OpenOptions::new(host, key_folder())
                 };
-                RemoteDrive::open(address, remote).await.map(Self::Remote)
+                let drive = RemoteDrive::open(address, remote).await?;
+                Ok(Self::Remote(Arc::new(drive)))
             }
             Some(Elsewhere::Socket(address)) => {
                 tracing::info!(drive = %address, "connecting to the drive's server");
@@ -106,7 +108,7 @@ impl OpenedDrive {
         match self {
             Self::File(drive) => drive,
             Self::Passthrough(drive) => drive,
-            Self::Remote(drive) => drive,
+            Self::Remote(drive) => &**drive,
             Self::Vhost(drive) => drive,
             Self::Rados(drive) => &**drive,
         }
@@ -117,7 +119,7 @@ impl OpenedDrive {
         match self {
             Self::File(drive) => Arc::new(drive),
             Self::Passthrough(drive) => Arc::new(drive),
-            Self::Remote(drive) => Arc::new(drive),
+            Self::Remote(drive) => drive,
             Self::Vhost(drive) => Arc::new(drive),
             Self::Rados(drive) => drive,
         }
@@ -134,7 +136,7 @@ impl OpenedDrive {
 
     /// As a drive of the engine, and what is kept for metadata behind that.
     pub(crate) fn into_parts(self, spec: &DriveSpec) -> (Arc<dyn Drive>, Option<AreaOfDrive>) {
-        let is_in_cluster = self.fences_others();
+        let is_in_cluster = self.must_be_claimed();
         let flushes_data = matches!(&self, Self::Rados(drive) if drive.defers_writes());
         let drive = self.into_whole();
         if spec.metadata_blocks == 0 {
@@ -202,14 +204,14 @@ impl OpenedDrive {
             Self::Vhost(drive) => {
                 let claim = match claim {
                     Claim::First | Claim::Forced => vhost_drives::Claim::First,
-                    Claim::Again => vhost_drives::Claim::Again,
+                    Claim::Again | Claim::Moved => vhost_drives::Claim::Again,
                 };
                 drive.claim(claim).await
             }
             Self::Rados(drive) => {
                 let claim = match claim {
                     Claim::First => rados_drives::Claim::First,
-                    Claim::Forced => rados_drives::Claim::Forced,
+                    Claim::Forced | Claim::Moved => rados_drives::Claim::Forced,
                     Claim::Again => rados_drives::Claim::Again,
                 };
                 drive.claim(pool, claim).await
@@ -217,16 +219,24 @@ impl OpenedDrive {
         }
     }
 
-    /// Whether a claim ends all that an earlier owner may still do, wherever that is.
-    pub(crate) fn fences_others(&self) -> bool {
+    /// Whether it takes no writes of anybody but who claimed it.
+    pub(crate) fn must_be_claimed(&self) -> bool {
         matches!(self, Self::Rados(_))
     }
 
-    /// A drive in a cluster once more, for what opens the pool next in this process: it need not be claimed anew.
+    /// The same drive once more, if a claim ends all that an earlier owner may still do, wherever that is.
     pub(crate) fn share(&self) -> Option<Self> {
         match self {
-            Self::File(_) | Self::Passthrough(_) | Self::Remote(_) | Self::Vhost(_) => None,
+            Self::File(_) | Self::Passthrough(_) | Self::Vhost(_) => None,
+            Self::Remote(drive) => drive.fences_others().then(|| Self::Remote(drive.clone())),
             Self::Rados(drive) => Some(Self::Rados(drive.clone())),
+        }
+    }
+
+    /// What was claimed stays so when this process ends, until the pool is opened.
+    pub(crate) fn stay_claimed(&self) {
+        if let Self::Remote(drive) = self {
+            drive.keep_reservation();
         }
     }
 }

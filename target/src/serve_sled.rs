@@ -7,6 +7,7 @@
 //! - SIGINT, SIGTERM and the end of its terminal end it cleanly: no new commands, those under way answered, data durable,
 //!   exit 0. A second signal ends it at once; nothing acknowledged is lost then.
 //! - No two sleds of a machine have one name.
+//! - Who has reserved a drive is known after a restart, or a warning says at the start that it will not be.
 //! - A file with a key that others can read, or that holds none, is refused at the start; at a reload all keys stay as they were.
 
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ use nvme::Nqn;
 use nvme::auth::{ConfiguredPsk, Secret};
 use reactor::ReactorThread;
 use rustix::fs::Mode;
-use sled::{Export, HostKeys, Hosts, Sled, SledConfig, identity};
+use sled::{Export, HostKeys, Hosts, ReservationFolder, Sled, SledConfig, identity};
 use subsystem::errors::Failure;
 use subsystem::figures::ReactorFigures;
 use subsystem::limits::Limits;
@@ -50,6 +51,9 @@ use crate::size::format_human;
 
 /// Hosts at one time: pools and machines, not users.
 const HOSTS_MAX: usize = 128;
+
+/// Where it is kept who has reserved a drive, unless somebody names another folder.
+const RESERVATIONS: &str = "/var/lib/onefold/reservations";
 
 /// How long a clean stop waits for hosts' commands before it goes on without them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -96,11 +100,13 @@ async fn serve(args: &SledServeArgs) -> Result<(), Failure> {
     let buffers = BufferMemory::Private.of_each(args.buffers, count)?;
     let mut made = MadeFiles::default();
     let exports = open_drives(&args.drives, &name, &mut made).await?;
+    let reservations = reservation_folder(args)?;
     let sled = Sled::new(SledConfig {
         nqn,
         hosts,
         exports,
         listeners,
+        reservations,
         limits: of_hosts(&limits),
     });
     let sled = Arc::new(sled.map_err(|error| Failure::invalid(error.to_string()))?);
@@ -144,6 +150,32 @@ fn claim(nqn: &Nqn) -> Result<UnixListener, Failure> {
         )),
         _ => internal("cannot take the sled's name", &error),
     })
+}
+
+/// Where reservations are kept. A folder that was named has to be usable.
+fn reservation_folder(args: &SledServeArgs) -> Result<Option<ReservationFolder>, Failure> {
+    let is_kept = |drive: &DriveArg| !matches!(drive, DriveArg::Memory { .. });
+    let path = match &args.reservations {
+        Some(named) => named,
+        None if !args.drives.iter().any(is_kept) => return Ok(None),
+        None => Path::new(RESERVATIONS),
+    };
+    match (ReservationFolder::open(path), &args.reservations) {
+        (Ok(folder), _) => Ok(Some(folder)),
+        (Err(error), Some(_)) => Err(Failure::invalid(format!(
+            "no files can be kept in '{}': {error}; name another folder with --reservations",
+            path.display()
+        ))),
+        (Err(error), None) => {
+            tracing::warn!(
+                folder = RESERVATIONS,
+                %error,
+                "who has reserved a drive is forgotten when this program ends, and a host that was shut out could write again then: \
+                 name a folder that this user may write to with --reservations"
+            );
+            Ok(None)
+        }
+    }
 }
 
 /// The hosts that may connect, with the keys that their files hold now.
@@ -285,7 +317,7 @@ fn memory_drive(bytes: u64) -> Result<Export, Failure> {
     );
     let drive: Arc<dyn Drive> = Arc::new(MemoryDrive::resident(blocks).map_err(of_drive)?);
     let uuid = identity::random_uuid().map_err(|e| internal("no random bytes", &e))?;
-    Ok(Export::new(drive, uuid))
+    Ok(Export::new(drive, uuid).volatile())
 }
 
 /// The sled, as listeners see it.
@@ -443,6 +475,7 @@ mod tests {
             hosts: None,
             exports: vec![Export::new(Arc::new(MemoryDrive::new(512)), [7; 16])],
             listeners: Vec::new(),
+            reservations: None,
             limits: sled::Limits::default(),
         };
         let sled = Sled::new(config).expect("a sled");

@@ -102,6 +102,8 @@ fn linux_uses_a_drive_of_a_sled_that_asks_for_secrets_both_ways_and_for_tls() {
         let _sled = serve(
             program_in(&network)
                 .args(["sled", "serve", "--name", &name, "--host", &host])
+                .arg("--reservations")
+                .arg(folder.path().join("reservations"))
                 .args(["--listen", &format!("tcp://{TARGET_V4}:4420")])
                 .arg("--drive")
                 .arg(&drive),

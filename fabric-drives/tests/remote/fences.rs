@@ -1,10 +1,13 @@
 //! What is in doubt is settled by a fence, and two owners never write to one namespace.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use drives::{Drive, ErrorKind};
-use fabric_drives::{Claim, RemoteDrive};
+use drives::{BLOCK_BYTES, Drive, ErrorKind};
+use fabric_drives::{Claim, Limits, OpenOptions, RemoteDrive};
 use futures_util::FutureExt;
+use nvme::Nqn;
 use uuid::Uuid;
 
 use crate::sled::{Sled, options, read, story, write};
@@ -40,7 +43,7 @@ fn a_fence_by_reservation_aborts_what_was_in_doubt() {
 fn reactors_that_write_during_a_fence_notice_nothing() {
     let sled = Sled::start(4096);
     story(async || {
-        let drive = std::sync::Arc::new(sled.open().await.expect("it opens"));
+        let drive = Arc::new(sled.open().await.expect("it opens"));
         drive.claim(OWNER, Claim::First).await.expect("free");
         let other = reactor::start(reactor::Config::default()).expect("a reactor");
         let on_other = |block| {
@@ -176,5 +179,130 @@ fn a_target_that_forgot_the_reservation_gets_it_again() {
         assert_eq!(read(&drive, 5).await.expect("by a new connection"), 0);
         write(&drive, 5, 1).await.expect("written");
         assert!(sled.media().is_reserved());
+    });
+}
+
+/// What is told of a drive that was taken over.
+#[derive(Clone, Default)]
+struct Told(Arc<AtomicUsize>);
+
+impl Told {
+    fn times(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// How a drive is opened on that machine.
+    fn on_machine(&self, host: &str) -> OpenOptions {
+        let told = self.0.clone();
+        OpenOptions {
+            host: Nqn::new(&format!("nqn.2026-11.org.example:{host}")).expect("a name"),
+            on_taken_over: Some(Arc::new(move |_| {
+                told.fetch_add(1, Ordering::AcqRel);
+            })),
+            limits: Limits {
+                look: Duration::from_millis(20),
+                ..options().limits
+            },
+            ..options()
+        }
+    }
+}
+
+/// Opens the namespace as if by another process, which is on that machine.
+async fn open_on(sled: &Sled, told: &Told, host: &str, uuid: u8) -> RemoteDrive {
+    // What this process takes for another namespace.
+    sled.media().uuid = [uuid; 16];
+    let address = sled.address().parse().expect("an address");
+    let opened = RemoteDrive::open(address, told.on_machine(host)).await;
+    opened.expect("it may be looked at")
+}
+
+#[test]
+fn an_opening_on_another_machine_keeps_its_namespace_until_it_is_moved_and_is_told_then() {
+    let sled = Sled::start(4096);
+    story(async || {
+        let told = [Told::default(), Told::default()];
+        let first = open_on(&sled, &told[0], "a", 1).await;
+        first.claim(OWNER, Claim::First).await.expect("free");
+        write(&first, 5, 1).await.expect("its own");
+        let second = open_on(&sled, &told[1], "b", 2).await;
+        let refused = second.claim(OWNER, Claim::Again).await;
+        let refused = refused.expect_err("the first one may live");
+        assert_eq!(refused.kind(), ErrorKind::InUse);
+        assert!(refused.to_string().contains("another machine"), "{refused}");
+        write(&first, 5, 2).await.expect("it was left alone");
+        second.claim(OWNER, Claim::Moved).await.expect("by force");
+        write(&second, 5, 3).await.expect("its own now");
+        for _ in 0..2 {
+            let refused = write(&first, 5, 4).await.expect_err("shut out");
+            assert_eq!(refused.kind(), ErrorKind::InUse);
+            assert_eq!(told[0].times(), 1, "before anybody hears of the failure");
+        }
+        assert_eq!(read(&second, 5).await.expect("read"), 3);
+        assert_eq!(told[1].times(), 0);
+    });
+}
+
+#[test]
+fn an_owner_that_does_nothing_hears_that_its_namespace_was_moved() {
+    let sled = Sled::start(4096);
+    story(async || {
+        let told = Told::default();
+        let first = open_on(&sled, &told, "a", 1).await;
+        first.claim(OWNER, Claim::First).await.expect("free");
+        let second = open_on(&sled, &Told::default(), "b", 2).await;
+        second.claim(OWNER, Claim::Moved).await.expect("by force");
+        while told.times() == 0 {
+            reactor::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
+fn an_opening_that_was_away_while_another_one_had_its_namespace_does_not_take_it_back() {
+    for has_doubts in [false, true] {
+        let mut sled = Sled::start(4096);
+        story(async || {
+            let told = Told::default();
+            let first = open_on(&sled, &told, "a", 1).await;
+            first.claim(OWNER, Claim::First).await.expect("free");
+            if has_doubts {
+                doubtful_write(&sled, &first).await;
+            }
+            sled.die();
+            sled.come_back();
+            let second = open_on(&sled, &Told::default(), "b", 2).await;
+            second.claim(OWNER, Claim::Moved).await.expect("by force");
+            write(&second, 5, 3).await.expect("its own now");
+            drop(second);
+            while sled.media().is_reserved() {
+                reactor::yield_now().await;
+            }
+            sled.media().uuid = [1; 16];
+            match has_doubts {
+                true => first.fence().await.expect_err("shut out"),
+                false => write(&first, 5, 4).await.expect_err("shut out"),
+            };
+            assert_eq!(told.times(), 1);
+            assert_eq!(sled.media().disk[5 * BLOCK_BYTES], 3);
+        });
+    }
+}
+
+#[test]
+fn a_namespace_that_is_kept_for_the_next_opening_is_nobody_elses_meanwhile() {
+    let sled = Sled::start(4096);
+    story(async || {
+        let told = Told::default();
+        let first = open_on(&sled, &told, "a", 1).await;
+        first.claim(OWNER, Claim::First).await.expect("free");
+        let second = open_on(&sled, &told, "b", 2).await;
+        second.claim(OWNER, Claim::Moved).await.expect("by force");
+        second.keep_reservation();
+        drop(second);
+        write(&first, 5, 4).await.expect_err("shut out");
+        let third = open_on(&sled, &told, "b", 3).await;
+        third.claim(OWNER, Claim::Again).await.expect("its own");
+        write(&third, 5, 5).await.expect("its own");
     });
 }

@@ -51,6 +51,10 @@ pub struct SledServeArgs {
     /// machine needs a name of its own.
     #[arg(long, value_name = "NAME", value_parser = parse_name, help_heading = WHO_HEADING)]
     pub name: Option<String>,
+    /// Keep who has reserved a drive in this folder, so that a host that was shut out stays so after a restart [default:
+    /// /var/lib/onefold/reservations, if this user may write there]
+    #[arg(long, value_name = "DIR", help_heading = WHO_HEADING)]
+    pub reservations: Option<PathBuf>,
     /// Memory for data between hosts and drives, for all threads together
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = MACHINE_HEADING)]
     pub buffers: u64,

@@ -23,6 +23,7 @@ mod loads;
 mod lost_sleds;
 mod lying_peers;
 mod mirrors;
+mod moved_sleds;
 mod moves;
 mod nbd;
 mod nbft;

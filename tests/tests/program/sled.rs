@@ -19,6 +19,7 @@ pub(crate) struct Sled {
     folder: TempDir,
     pub(crate) address: String,
     name: String,
+    reservations: String,
 }
 
 /// A sled that serves.
@@ -34,8 +35,11 @@ impl Sled {
     pub(crate) fn new() -> Self {
         let address = address().replace("rdma://", "tcp://");
         let name = address.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let reservations = folder.path().join("reservations");
         Self {
-            folder: tempfile::tempdir().expect("a temporary folder"),
+            reservations: reservations.to_str().expect("text").to_owned(),
+            folder,
             address,
             name: format!("program{name}"),
         }
@@ -56,7 +60,7 @@ impl Sled {
 
     pub(crate) fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let mut all = vec!["sled", "serve", "--listen", &self.address];
-        all.extend(["--name", &self.name]);
+        all.extend(["--name", &self.name, "--reservations", &self.reservations]);
         all.extend(more);
         all
     }
