@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drives::{DriveError, ErrorKind};
+use futures_util::future::select;
 use initiator::{Error, Namespace};
 use nvme::Status;
 use nvme::reservation::{
@@ -125,9 +126,9 @@ impl Shared {
     /// not hear of it. Ends with the drive, or with this reactor.
     fn watch(self: &Arc<Self>) {
         let (drive, closed, pause) = (Arc::downgrade(self), self.closed.wait(), self.limits.look);
-        reactor::spawn(async move {
-            let mut closed = pin!(closed);
-            while reactor::timeout(pause, closed.as_mut()).await.is_err() {
+        let looking = async move {
+            loop {
+                reactor::sleep(pause).await;
                 let Some(shared) = drive.upgrade() else {
                     return;
                 };
@@ -135,8 +136,9 @@ impl Shared {
                     link.look_for_successor(&shared).await;
                 }
             }
-        })
-        .detach();
+        };
+        // A look that is under way does not keep the namespace from being opened again.
+        reactor::spawn(async move { drop(select(pin!(closed), pin!(looking)).await) }).detach();
     }
 
     /// Proves that what was in doubt when this began cannot happen any more.

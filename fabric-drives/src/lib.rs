@@ -206,6 +206,12 @@ impl RemoteDrive {
     }
 }
 
+impl Drop for RemoteDrive {
+    fn drop(&mut self) {
+        self.shared.closed.set();
+    }
+}
+
 impl Drive for RemoteDrive {
     fn name(&self) -> &str {
         &self.shared.name

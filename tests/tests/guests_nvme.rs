@@ -580,10 +580,11 @@ fn program_in(network: &Network) -> Command {
 }
 
 /// Starts `onefold sled serve` in a network, and waits until hosts can connect.
-fn serve_drives(network: &Network, name: &str, drives: &[PathBuf]) -> Process {
+fn serve_drives(network: &Network, name: &str, folder: &Path, drives: &[PathBuf]) -> Process {
     let mut command = program_in(network);
     command
-        .args(["sled", "serve", "--name", name])
+        .args(["sled", "serve", "--name", name, "--reservations"])
+        .arg(folder.join("reservations"))
         .args(["--listen", &format!("tcp://{TARGET_V4}:4420")]);
     for drive in drives {
         command.arg("--drive").arg(drive);
@@ -611,7 +612,7 @@ fn linux_uses_the_raw_drives_of_a_sled_that_dies_and_comes_back() {
                 file.set_len(512 << 20).expect("it has a size");
             }
             let name = format!("guest-{}", std::process::id());
-            let sled = serve_drives(&network, &name, &drives);
+            let sled = serve_drives(&network, &name, folder.path(), &drives);
             let nqn = format!("nqn.2026-11.dev.onefold:sled:{name}");
             let mut guest = Guest::start(
                 &network,
@@ -628,7 +629,7 @@ fn linux_uses_the_raw_drives_of_a_sled_that_dies_and_comes_back() {
             );
             guest.await_signal("load", 8 * MINUTE);
             drop(sled);
-            let _again = serve_drives(&network, &name, &drives);
+            let _again = serve_drives(&network, &name, folder.path(), &drives);
             println!("{}", guest.finish(10 * MINUTE));
         });
     }

@@ -1,5 +1,5 @@
 # Raw drives of a sled: found by discovery, attached by TCP, a file system and fio on one, trims and zeros on another, and a
-# sled that is killed under load and comes back.
+# sled that is killed under load and comes back, with the reservation of one.
 # arguments: TARGET-ADDRESS SLED-NQN
 . /lib/lab.sh
 address=$1
@@ -39,6 +39,16 @@ nvme disconnect -n "$NQN" || die disconnect
 disk=$(attach "$address" -i 2 --hdr-digest --data-digest --reconnect-delay=1 --ctrl-loss-tmo=300 --keep-alive-tmo=5) || die "connect with digests"
 second=$(device 2) || die "the second drive is not there"
 [ "$(cat "/sys/block/${disk##*/}/uuid")" = "$first_uuid" ] || die "another UUID after a new attach"
+# Its own from here on, also when the sled has been killed.
+reserved() {
+  nvme resv-report "$second" --eds >/tmp/report || { cat /tmp/report; die "resv-report $1"; }
+  for line in 'regctl *: *1' 'rtype *: *1' 'ptpls *: *1' 'rcsts *: *1'; do
+    grep -Eq "^ *$line" /tmp/report || { cat /tmp/report; die "no '$line' $1"; }
+  done
+}
+nvme resv-register "$second" --nrkey=0xa1 --rrega=0 --cptpl=3 || die resv-register
+nvme resv-acquire "$second" --crkey=0xa1 --rtype=1 --racqa=0 || die resv-acquire
+reserved "before the sled was killed"
 # Older kernels count for the paths of a namespace alone. The number in a name is the order in which the kernel found the
 # namespaces, which is not always that of their NSIDs.
 written() { cat /sys/block/nvme*"n${second##*n}"/stat | awk '{ written += $5 } END { print written }'; }
@@ -49,6 +59,8 @@ until [ $(($(written) - before)) -ge 500 ]; do kill -0 $load || die "fio ended b
 signal load
 wait $load || die "fio while the sled was killed"
 [ "$(cat "/sys/block/${second##*/}/uuid")" = "$second_uuid" ] || die "another UUID after the sled was killed"
+reserved "after the sled was killed"
+nvme resv-release "$second" --crkey=0xa1 --rtype=1 --rrela=1 || die resv-release
 mount "$disk" /mnt || die "mount after the sled was killed"
 umount /mnt
 nvme disconnect -n "$NQN" || die "disconnect at the end"
