@@ -138,7 +138,10 @@ impl Shared {
             }
         };
         // A look that is under way does not keep the namespace from being opened again.
-        reactor::spawn(async move { drop(select(pin!(closed), pin!(looking)).await) }).detach();
+        let until_closed = async move {
+            select(pin!(closed), pin!(looking)).await;
+        };
+        reactor::spawn(until_closed).detach();
     }
 
     /// Proves that what was in doubt when this began cannot happen any more.
