@@ -208,10 +208,20 @@ impl Told {
     }
 }
 
+/// The same namespace, which this process takes for another one from here on.
+fn seems_to_be(sled: &Sled, number: u128) {
+    // Other stories of this process have namespaces, too.
+    let address = sled.address();
+    let port = address
+        .split([':', '/'])
+        .find_map(|part| part.parse::<u16>().ok());
+    let port = port.expect("it listens");
+    sled.media().uuid = Uuid::from_u128(number << 64 | u128::from(port)).into_bytes();
+}
+
 /// Opens the namespace as if by another process, which is on that machine.
-async fn open_on(sled: &Sled, told: &Told, host: &str, uuid: u8) -> RemoteDrive {
-    // What this process takes for another namespace.
-    sled.media().uuid = [uuid; 16];
+async fn open_on(sled: &Sled, told: &Told, host: &str, number: u128) -> RemoteDrive {
+    seems_to_be(sled, number);
     let address = sled.address().parse().expect("an address");
     let opened = RemoteDrive::open(address, told.on_machine(host)).await;
     opened.expect("it may be looked at")
@@ -278,7 +288,7 @@ fn an_opening_that_was_away_while_another_one_had_its_namespace_does_not_take_it
             while there.is_none() && sled.media().is_reserved() {
                 reactor::yield_now().await;
             }
-            sled.media().uuid = [1; 16];
+            seems_to_be(&sled, 1);
             match has_doubts {
                 true => first.fence().await.expect_err("shut out"),
                 false => write(&first, 5, 4).await.expect_err("shut out"),
