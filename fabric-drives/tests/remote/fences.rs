@@ -300,6 +300,27 @@ fn an_opening_that_was_away_while_another_one_had_its_namespace_does_not_take_it
 }
 
 #[test]
+fn a_namespace_that_was_given_to_another_owner_is_not_taken_back_and_only_that_drive_is_lost() {
+    let mut sled = Sled::start(4096);
+    story(async || {
+        let told = Told::default();
+        let first = open_on(&sled, &told, "a", 1).await;
+        first.claim(OWNER, Claim::First).await.expect("free");
+        sled.die();
+        sled.come_back();
+        let second = open_on(&sled, &Told::default(), "a", 2).await;
+        let other = Uuid::from_u128(9 << 100);
+        second.claim(other, Claim::Forced).await.expect("by force");
+        write(&second, 5, 3).await.expect("its own now");
+        seems_to_be(&sled, 1);
+        let refused = write(&first, 5, 4).await.expect_err("another one's");
+        assert_eq!(refused.kind(), ErrorKind::InUse);
+        assert_eq!(sled.media().disk[5 * BLOCK_BYTES], 3);
+        assert_eq!(told.times(), 0, "its other drives are its own");
+    });
+}
+
+#[test]
 fn a_namespace_that_is_kept_for_the_next_opening_is_nobody_elses_meanwhile() {
     let sled = Sled::start(4096);
     story(async || {
