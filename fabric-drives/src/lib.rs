@@ -61,7 +61,7 @@ pub struct Limits {
     pub connect: Duration,
     /// How long a transfer tries to get an association, with pauses in between, before it fails.
     pub patience: Duration,
-    /// How often an owner asks the target whether another opening has taken the namespace, if it has nothing else to ask.
+    /// How often an owner asks the target whether another opening has taken the namespace.
     pub look: Duration,
     /// Commands in flight on each association (2 to 1024).
     pub depth: u16,

@@ -12,7 +12,8 @@ use dedup::ErrorKind;
 use drives::{Drive, DriveError, OpenOptions};
 use fabric_drives::Claim;
 use meta::{
-    Ahead, DriveSpec, Importable, Label, MayBeOlder, MetadataArea, Opening, PoolDir, PoolIdentity,
+    Ahead, DriveSpec, Importable, Label, MayBeOlder, MetaError, MetadataArea, Opening, PlaceKind,
+    PoolDir, PoolIdentity,
 };
 use reactor::{BufferPool, ReactorThread};
 use subsystem::errors::Failure;
@@ -175,8 +176,30 @@ impl Source {
         }
     }
 
+    /// Refuses a pool that a process of this machine serves: the claim would end it.
+    fn check_unserved(&self) -> Result<(), Failure> {
+        let here = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        let newest = self.newest_opening();
+        let newest = newest.filter(|opening| opening.machine == here);
+        let places = newest.map_or(&[][..], |opening| &opening.places);
+        for place in places {
+            if let PlaceKind::Folder(folder) = &place.at
+                && let Err(MetaError::Locked { .. }) = PoolDir::look(Path::new(folder))
+            {
+                return Err(Failure::unavailable(format!(
+                    "the pool is in use on this machine, with the folder '{folder}': a pool that is served needs no import"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Claims the drives that are not claimed yet and can be; whether there are any.
     fn shut_others_out(&mut self) -> Result<bool, Failure> {
+        self.check_unserved()?;
         let mut is_any = false;
         let unclaimed = self.named.iter_mut().filter(|one| !one.is_claimed);
         for one in unclaimed {

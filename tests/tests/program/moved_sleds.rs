@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{Daemon, Pool, onefold, wait_for};
+use crate::harness::{Daemon, Pool, fails, onefold, wait_for};
 use crate::sled::{Serving, Sled};
 
 const WRITE: [&str; 6] = ["--rw", "write", "--size", "32M", "--seed", "5"];
@@ -141,6 +141,9 @@ fn a_node_that_works_when_another_one_takes_its_pool_ends_before_a_host_is_told_
     }
     let (story, mut daemon) = Story::begin();
     story.first.load(&WRITE);
+    let [one, two] = &story.drives;
+    let import = ["pool", "import", one, two, "--pool", story.second.dir()];
+    fails(&import, 69, &["a pool that is served needs no import"]);
     let mut load = load_that_is_cut_off(&story.first);
     let (imported, errors) = story.import(&["--force", "pool"]);
     assert!(imported.success(), "{errors}");
