@@ -17,6 +17,7 @@ pub struct Export {
     drive: Arc<dyn Drive>,
     uuid: [u8; 16],
     is_volatile: bool,
+    is_new: bool,
     is_in_doubt: AtomicBool,
 }
 
@@ -36,6 +37,7 @@ impl Export {
             drive,
             uuid,
             is_volatile: false,
+            is_new: false,
             is_in_doubt: AtomicBool::new(false),
         }
     }
@@ -47,6 +49,19 @@ impl Export {
             is_volatile: true,
             ..self
         }
+    }
+
+    /// The same, of a drive that was made now: whoever reserved one of that name before does not mean it.
+    #[must_use]
+    pub fn made(self) -> Self {
+        Self {
+            is_new: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
     }
 
     pub(crate) fn is_volatile(&self) -> bool {

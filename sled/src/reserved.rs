@@ -40,7 +40,7 @@ impl ReservationFolder {
             .mode(0o700)
             .create(path)?;
         // Whether it can be written is found out now, and not when a host has to be shut out.
-        let probe = path.join("probe");
+        let probe = path.join(format!("probe-{}", std::process::id()));
         File::create(&probe)?;
         fs::remove_file(&probe)?;
         Ok(Self(path.to_owned()))
@@ -98,13 +98,17 @@ impl AsRef<Current> for Reserved {
 }
 
 impl Reserved {
-    /// Those of a drive. Of one that forgets what it holds when this program ends, nothing is kept.
+    /// Those of a drive. Of one that forgets what it holds when this program ends, nothing is kept. One that was made now has none.
     pub(crate) fn load(
         folder: Option<&ReservationFolder>,
         export: &Export,
     ) -> Result<Self, NotLoaded> {
         let file = folder.filter(|_| !export.is_volatile());
         let file = file.map(|folder| folder.file(export));
+        if let Some(file) = file.as_ref().filter(|_| export.is_new()) {
+            let removed = store(file, &Reservations::default());
+            removed.map_err(|why| NotLoaded::Unreadable(file.clone(), why))?;
+        }
         let stored = match file.as_ref().map(fs::read) {
             None => None,
             Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => None,
@@ -228,6 +232,11 @@ mod tests {
                 assert_eq!(again.now().has_registrants(), persists);
                 assert_eq!(again.capabilities(), RESCAP_ALL);
             }
+            let reserved = Reserved::load(Some(&folder), &export()).expect("readable");
+            let registered = reserved.change(register(Some(true))).await;
+            registered.expect("registered");
+            let made = Reserved::load(Some(&folder), &export().made()).expect("readable");
+            assert!(!made.now().has_registrants(), "it is another drive");
             let left = fs::read_dir(&folder.0).expect("a folder").count();
             assert_eq!(left, 0, "what does not persist leaves no file");
         });

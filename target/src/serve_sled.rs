@@ -293,6 +293,7 @@ async fn file_drive(
     let open = || open_named(path, size_bytes, None, 0);
     let (spec, drive) = outlast(is_taken, open).await?;
     made.note(&drive, &spec.path);
+    let is_made = drive.is_made();
     drive.check_unused(&spec.path).map_err(of_drive)?;
     // A namespace is the same one by either of its devices.
     let block = block_device_of(&spec.path);
@@ -300,7 +301,8 @@ async fn file_drive(
         identity::uuid_of_path(block.as_deref().unwrap_or(&spec.path), name).map_err(|error| {
             Failure::unavailable(format!("drive '{}': {error}", spec.path.display()))
         })?;
-    Ok(Export::new(drive.into_whole(), uuid))
+    let export = Export::new(drive.into_whole(), uuid);
+    Ok(if is_made { export.made() } else { export })
 }
 
 fn memory_drive(bytes: u64) -> Result<Export, Failure> {
