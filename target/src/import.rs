@@ -199,11 +199,14 @@ impl Source {
 
     /// Claims the drives that are not claimed yet and can be; whether there are any.
     fn shut_others_out(&mut self) -> Result<bool, Failure> {
+        let is_unclaimed = |one: &Named| !one.is_claimed && one.claimable.is_some();
+        if !self.named.iter().any(is_unclaimed) {
+            return Ok(false);
+        }
         self.check_unserved()?;
-        let mut is_any = false;
-        let unclaimed = self.named.iter_mut().filter(|one| !one.is_claimed);
-        for one in unclaimed {
-            let Some(drive) = one.claimable.as_ref().and_then(OpenedDrive::share) else {
+        for one in &mut self.named {
+            let drive = one.claimable.as_ref().filter(|_| !one.is_claimed);
+            let Some(drive) = drive.and_then(OpenedDrive::share) else {
                 continue;
             };
             let (pool, force) = (self.pool, self.force.clone());
@@ -226,9 +229,8 @@ impl Source {
                     ))
                 })?;
             one.is_claimed = true;
-            is_any = true;
         }
-        Ok(is_any)
+        Ok(true)
     }
 
     /// What was claimed, for who opens the pool.
