@@ -8,7 +8,7 @@ use std::path::Path;
 /// time for each file.
 ///
 /// # Errors
-/// The system's: then the file is the old one.
+/// The system's: then the file is the old one or the new one, and a loss of power may bring the old one back.
 pub fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = file.with_extension("new");
     let mut written = File::create(&new)?;

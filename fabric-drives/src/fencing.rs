@@ -250,7 +250,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Why a command met another host's reservation, if that is what this opening lost the namespace to.
+    /// The error of a command that met another host's reservation, if that host is the owner's next opening.
     pub(crate) async fn conflict(&self, live: &Live) -> Option<DriveError> {
         let owner = self.state().owner?;
         let report = live.namespace.reservation_report().await.ok()?;

@@ -35,10 +35,19 @@ impl ReservationFolder {
     /// It cannot be made, or nothing can be made in it.
     pub fn open(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
+        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let missing = path.ancestors().take_while(is_missing).count();
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(path)?;
+        // What was made keeps its name after a loss of power, too.
+        for above in path.ancestors().skip(1).take(missing) {
+            match above.as_os_str().is_empty() {
+                true => File::open(".")?.sync_all()?,
+                false => File::open(above)?.sync_all()?,
+            }
+        }
         // Whether it can be written is found out now, and not when a host has to be shut out.
         let probe = path.join(format!("probe-{}", std::process::id()));
         File::create(&probe)?;
@@ -145,7 +154,8 @@ impl Reserved {
     /// Changes them. When this returns the change is in force, and durable if it is to persist.
     ///
     /// # Errors
-    /// What `change` says; or they are to persist and cannot; or they cannot be kept now. Then nothing has changed.
+    /// What `change` says; or they are to persist and cannot; or they cannot be kept now. Then nothing has changed, but that the
+    /// next start may find the change.
     pub(crate) async fn change<T>(
         &self,
         change: impl FnOnce(&mut Reservations) -> Result<T, Status>,

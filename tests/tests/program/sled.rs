@@ -245,6 +245,18 @@ fn what_cannot_be_served_is_told_and_leaves_no_file() {
         64,
         &["--listen"],
     );
+    let nowhere = [
+        "sled",
+        "serve",
+        "--listen",
+        &sled.address,
+        "--drive",
+        &drive,
+        "--reservations",
+        "/dev/null/folder",
+    ];
+    fails(&nowhere, 65, &["/dev/null/folder", "--reservations"]);
+    assert!(!Path::new(&sled.path("drive")).exists());
     let serving = sled.serve(&["--drive", "memory=64M"]);
     let other = Sled {
         name: sled.name.clone(),
