@@ -6,6 +6,7 @@ use nvme::fabrics::{CONNECT_DATA_BYTES, ConnectData, FabricsCommand};
 use nvme::features::{AsyncEvent, HostBehavior, NumberOfQueues, Timestamp};
 use nvme::io::{CopyFormat, CopyRange, DSM_RANGE_BYTES, DsmRange, IoCommand};
 use nvme::lba_status::LbaStatusList;
+use nvme::node_table::{NodeTableCommand, SentText};
 use nvme::properties::{Capabilities, Configuration, ControllerStatus};
 use nvme::rdma_cm::{PRIVATE_DATA_BYTES, RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
 use nvme::reservation::{KeyPair, ReservationCommand};
@@ -56,6 +57,13 @@ pub(crate) fn entry(bytes: &[u8]) {
         assert_eq!(again, Some(Ok(command)));
         if let Some(keys) = KeyPair::decode(data) {
             assert_eq!(keys.encode(), data[..16]);
+        }
+    }
+    if let Some(Ok(command)) = NodeTableCommand::parse(&sqe) {
+        let again = NodeTableCommand::parse(&command.to_sqe());
+        assert_eq!(again, Some(Ok(command)));
+        if let Some(sent) = SentText::decode(data) {
+            assert_eq!(sent.encode(), data);
         }
     }
     if let Ok(command) = FabricsCommand::parse(&sqe) {

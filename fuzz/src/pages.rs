@@ -11,6 +11,7 @@ use nvme::log::{
     ChangedNamespaces, CommandEffects, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader,
     ErrorLogEntry, FirmwareSlotLog, SmartLog, slice_page,
 };
+use nvme::node_table::{DescriptionPiece, NodeEntries};
 use nvme::reservation::{ReservationNotification, ReservationReport};
 
 use crate::input::Input;
@@ -112,6 +113,15 @@ pub(crate) fn log(bytes: &[u8]) {
                 Some(again.len())
             );
             assert_eq!(ReservationReport::decode(&again, extended), Some(report));
+        }
+    }
+    if let Some(entries) = NodeEntries::decode(bytes) {
+        assert_eq!(NodeEntries::decode(&entries.encode()), Some(entries));
+    }
+    for offset in [0, 100] {
+        if let Some(Some(piece)) = DescriptionPiece::decode(bytes, offset) {
+            let again = piece.encode();
+            assert_eq!(DescriptionPiece::decode(&again, offset), Some(Some(piece)));
         }
     }
     let mut input = Input::new(bytes);

@@ -1,6 +1,7 @@
 //! Reading and writing one namespace.
 
 mod commands;
+mod node_table;
 mod reservation;
 
 use std::net::SocketAddr;

@@ -25,6 +25,7 @@ pub mod io;
 pub mod lba_status;
 pub mod log;
 pub mod nbft;
+pub mod node_table;
 pub mod nqn;
 pub mod properties;
 pub mod rdma_cm;

@@ -134,6 +134,10 @@ statuses! {
     ASYMMETRIC_INACCESSIBLE = 0x302, "Asymmetric Access Inaccessible";
     /// 303h: the path is changing; try again.
     ASYMMETRIC_TRANSITION = 0x303, "Asymmetric Access Transition";
+    /// 701h, vendor specific: another node keeps the entry of the node table.
+    NODE_ENTRY_KEPT = 0x701, "Node Table Entry Kept by Another Node";
+    /// 702h, vendor specific: the node table has a description with a later revision.
+    DESCRIPTION_OLDER = 0x702, "Node Table Description Older than the Present One";
 }
 
 const DNR: u16 = 1 << 14;

@@ -1,16 +1,21 @@
-//! A drive as a namespace.
+//! A drive as a namespace, with the table of the nodes that share it.
 //!
 //! Guarantees:
 //! - Every outcome of the drive becomes a status that says no more than the drive said.
 //! - When nobody knows what becomes of something that the drive was told, and it cannot be fenced, the drive serves nobody
 //!   any more until it is opened again: what may still happen then meets no newer data.
 
-use std::sync::Arc;
+mod node_table;
+
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use drives::{BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent};
 use nvme::Status;
-use reactor::Buffer;
+use reactor::{Buffer, Guard, lock_whole as lock};
+
+pub(crate) use node_table::Edition;
+use node_table::NodeTable;
 
 /// A drive that hosts use.
 pub struct Export {
@@ -19,6 +24,7 @@ pub struct Export {
     is_volatile: bool,
     is_new: bool,
     is_in_doubt: AtomicBool,
+    nodes: Mutex<NodeTable>,
 }
 
 /// What the drive was asked for, for the status of its failure.
@@ -39,6 +45,7 @@ impl Export {
             is_volatile: false,
             is_new: false,
             is_in_doubt: AtomicBool::new(false),
+            nodes: Mutex::default(),
         }
     }
 
@@ -84,6 +91,11 @@ impl Export {
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.drive.blocks()
+    }
+
+    /// The table of the nodes that share it.
+    pub(crate) fn node_table(&self) -> Guard<'_, NodeTable> {
+        lock(&self.nodes)
     }
 
     /// Whether these blocks are all on the drive.

@@ -13,11 +13,12 @@
 //! | `reserved` | who has reserved a drive, and where that is kept |
 //! | `controller` | associations with hosts |
 //! | [`access`] | who may use the drives, and by what they prove it |
-//! | [`export`] | a drive as a namespace |
+//! | [`export`] | a drive as a namespace, and the table of the nodes that share it |
 //! | [`limits`], [`identity`] | bounds on hosts, names that stay the same |
 //!
 //! What it guarantees:
 //! - It writes nothing by itself to a drive: what that holds is its hosts' alone. All that it keeps is who has reserved a drive.
+//! - What nodes tell each other by a drive's table is in memory only; a lease is measured by the sled's clock.
 //! - A host whom another one shut out (Preempt and Abort) changes nothing any more from the answer on.
 //! - A command succeeds only when the drive has done what it asks for. Flush and FUA are answered when the data survive a
 //!   loss of power, as far as the drive keeps its promises.

@@ -10,6 +10,9 @@ use nvme::identify::Cns;
 use nvme::io;
 use nvme::lba_status::OPCODE_GET_LBA_STATUS;
 use nvme::log::LogPage;
+use nvme::node_table::{
+    ENTRIES_BYTES_MAX, OPCODE_NODE_TABLE_RECEIVE, OPCODE_NODE_TABLE_SEND, TableReceive, TableSend,
+};
 use nvme::reservation::{
     AcquireAction, KeyPair, OPCODE_RESERVATION_ACQUIRE, OPCODE_RESERVATION_REGISTER,
     OPCODE_RESERVATION_RELEASE, OPCODE_RESERVATION_REPORT, RegisterAction, ReleaseAction,
@@ -20,7 +23,7 @@ use crate::target::{Lie, Target, identify, opcode, story};
 
 /// Every call of the library that sends a command, with the opcode of what it sends and the name that errors
 /// give it.
-const CALLS: [(&str, u8); 17] = [
+const CALLS: [(&str, u8); 19] = [
     ("Read", io::OPCODE_READ),
     ("Write", io::OPCODE_WRITE),
     ("Flush", io::OPCODE_FLUSH),
@@ -35,6 +38,8 @@ const CALLS: [(&str, u8); 17] = [
     ("Reservation Acquire", OPCODE_RESERVATION_ACQUIRE),
     ("Reservation Release", OPCODE_RESERVATION_RELEASE),
     ("Reservation Report", OPCODE_RESERVATION_REPORT),
+    ("Node Table Send", OPCODE_NODE_TABLE_SEND),
+    ("Node Table Receive", OPCODE_NODE_TABLE_RECEIVE),
     ("Identify", OPCODE_IDENTIFY),
     ("Get Log Page", OPCODE_GET_LOG_PAGE),
     ("Set Features", OPCODE_SET_FEATURES),
@@ -86,6 +91,15 @@ async fn call(
             namespace.release(ReleaseAction::Release, kind, 1).await
         }
         "Reservation Report" => namespace.reservation_report().await.map(drop),
+        "Node Table Send" => {
+            let (number, lease_ms) = (3, 1000);
+            let what = TableSend::Entry { number, lease_ms };
+            namespace.node_table_send(what, &[7; 20]).await
+        }
+        "Node Table Receive" => {
+            let received = namespace.node_table_receive(TableReceive::Entries, ENTRIES_BYTES_MAX);
+            received.await.map(drop)
+        }
         "Identify" => controller.namespaces().await.map(drop),
         "Get Log Page" => controller.log_page(LogPage::Smart, 0, 512).await.map(drop),
         "Set Features" => controller.enable_copies_between_namespaces().await,

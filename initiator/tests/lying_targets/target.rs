@@ -17,6 +17,7 @@ use nvme::identify::{
     Cns, IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, LbaFormat, encode_namespace_list,
 };
 use nvme::io::IoCommand;
+use nvme::node_table::NodeTableCommand;
 use nvme::reservation::{ReservationCommand, ReservationReport};
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
@@ -257,6 +258,12 @@ impl Target {
             let mut report = ReservationReport::default().encode(true);
             report.resize(length as usize, 0);
             return Some(loaded(&report).await);
+        }
+        if let Some(Ok(command)) = NodeTableCommand::parse(&capsule.sqe) {
+            let NodeTableCommand::Receive { length, .. } = command else {
+                return None;
+            };
+            return Some(loaded(&vec![0; length as usize]).await);
         }
         match IoCommand::parse(&capsule.sqe.with_fuse(0)).expect("a command") {
             IoCommand::Read { range, .. } => {

@@ -43,6 +43,8 @@ const CTRATT: u32 = 1 | 1 << 6;
 const CMIC: u8 = 1 | 1 << 1;
 /// Offsets and 32-bit lengths in Get Log Page.
 const LPA: u8 = 1 << 2;
+/// The Commands Supported and Effects log page.
+const LPA_EFFECTS: u8 = 1 << 1;
 /// One firmware slot that is read only.
 const FRMW: u8 = 1 | 1 << 1;
 /// Disconnect of I/O queues.
@@ -164,6 +166,7 @@ fn controller_page(command: &Command) -> Page {
     IdentifyController {
         cmic: CMIC,
         cntrltype: ControllerType::Io.as_u8(),
+        lpa: LPA | LPA_EFFECTS,
         acl: ACL,
         frmw: FRMW,
         sqes: 0x66,

@@ -10,10 +10,11 @@
 use nvme::Status;
 use nvme::identify::NSID_BROADCAST;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
+use nvme::node_table::NodeTableCommand;
 use nvme::reservation::ReservationCommand;
 use reservations::Access;
 
-use super::reservation;
+use super::{node_table, reservation};
 use crate::export::{Export, bytes_of};
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::queue::{Command, Fault, Outcome, Success};
@@ -27,6 +28,9 @@ const NLB_AT: u16 = 48;
 pub(crate) async fn run(command: &Command) -> Outcome {
     if let Some(asked) = ReservationCommand::parse(command.sqe()) {
         return reservation::run(command, asked?).await;
+    }
+    if let Some(asked) = NodeTableCommand::parse(command.sqe()) {
+        return node_table::run(command, asked?).await;
     }
     match IoCommand::parse(command.sqe())? {
         IoCommand::Read { nsid, range, fua } => read(command, nsid, range, fua).await,

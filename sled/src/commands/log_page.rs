@@ -10,7 +10,7 @@ use nvme::log::{ChangedNamespaces, FirmwareSlotLog, LogPage, SupportedLogPages};
 use nvme::reservation::ReservationNotification;
 use reactor::lock_whole as lock;
 
-use super::discovery;
+use super::{discovery, effects};
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::queue::{Command, Fault, Outcome};
 
@@ -27,6 +27,7 @@ const IO_PAGES: &[LogPage] = &[
     LogPage::Smart,
     LogPage::FirmwareSlot,
     LogPage::ChangedNamespaces,
+    LogPage::CommandEffects,
     LogPage::ReservationNotification,
 ];
 const DISCOVERY_PAGES: &[LogPage] = &[LogPage::Supported, LogPage::Error, LogPage::Discovery];
@@ -74,6 +75,7 @@ fn make(command: &Command, page: LogPage) -> Option<Vec<u8>> {
         LogPage::Smart => sled.smart_log().encode().to_vec(),
         LogPage::FirmwareSlot => FirmwareSlotLog::single(crate::VERSION).encode().to_vec(),
         LogPage::ChangedNamespaces => ChangedNamespaces::List(Vec::new()).encode().to_vec(),
+        LogPage::CommandEffects => effects::page().encode().to_vec(),
         // Hosts are told of nothing by events: feature 82h says that all are masked.
         LogPage::ReservationNotification => ReservationNotification::default().encode().to_vec(),
         LogPage::Discovery => discovery::log_page(sled, controller),

@@ -4,12 +4,15 @@ use drives::BLOCK_BYTES;
 use futures_util::future::join;
 use initiator::Host;
 use nvme::admin::{
-    GetLogPage, Identify, OPCODE_GET_FEATURES, OPCODE_KEEP_ALIVE, OPCODE_NAMESPACE_MANAGEMENT,
-    SetFeatures,
+    GetLogPage, Identify, OPCODE_ASYNC_EVENT_REQUEST, OPCODE_GET_FEATURES, OPCODE_KEEP_ALIVE,
+    OPCODE_NAMESPACE_MANAGEMENT, SetFeatures,
 };
+use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::FabricsCommand;
 use nvme::features::FeatureId;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
+use nvme::log::{CommandEffects, LogPage};
+use nvme::node_table::{OPCODE_NODE_TABLE_RECEIVE, OPCODE_NODE_TABLE_SEND};
 use nvme::properties::{CAP, CC};
 use nvme::reservation::{KEY_PAIR_BYTES, OPCODE_RESERVATION_REGISTER};
 use nvme::{Nqn, Sqe, Status};
@@ -118,6 +121,32 @@ fn unknown_commands_and_namespaces_are_refused() {
         assert_eq!(misplaced, Status::INVALID_OPCODE);
         let property = FabricsCommand::property_get(CAP, true);
         assert_eq!(submit(&host.io, property).await, Status::INVALID_OPCODE);
+    });
+}
+
+#[test]
+fn the_commands_that_a_sled_announces_are_those_that_it_knows() {
+    story(async {
+        let stage = Stage::new(vec![memory()]);
+        let attached = stage.attach(&Host::generate()).await.unwrap();
+        let page = attached.log_page(LogPage::CommandEffects, 0, 4096);
+        let effects = CommandEffects::decode(&page.await.unwrap()).unwrap();
+        assert_ne!(effects.iocs[usize::from(OPCODE_NODE_TABLE_SEND)], 0);
+        assert_ne!(effects.iocs[usize::from(OPCODE_NODE_TABLE_RECEIVE)], 0);
+        let host = stage.associate(&Host::generate(), 0).await;
+        for opcode in (0..=u8::MAX).filter(|opcode| *opcode != FABRICS_OPCODE) {
+            let sqe = Sqe::new(opcode).with_nsid(1);
+            let knows = submit(&host.io, sqe).await != Status::INVALID_OPCODE;
+            let announced = effects.iocs[usize::from(opcode)] != 0;
+            assert_eq!(announced, knows, "I/O command {opcode:02x}h");
+            // That one is answered when there is an event.
+            if opcode != OPCODE_ASYNC_EVENT_REQUEST {
+                let knows = submit(&host.admin, sqe).await != Status::INVALID_OPCODE;
+                let announced = effects.acs[usize::from(opcode)] != 0;
+                assert_eq!(announced, knows, "admin command {opcode:02x}h");
+            }
+        }
+        attached.disconnect().await;
     });
 }
 

@@ -8,5 +8,6 @@ mod association;
 mod data;
 mod harness;
 mod lies;
+mod node_table;
 mod reservations;
 mod spy;
