@@ -82,8 +82,8 @@ pub use record::{
 };
 pub use segment::{COPIES_MAX, SegmentCopy, SegmentRow, SegmentState};
 pub use setting::{
-    SETTING_CHANGES_BYTES_MAX, SETTING_KEY_BYTES_MAX, SETTING_VALUE_BYTES_MAX, SettingChanges,
-    is_setting_key,
+    SETTING_CHANGES_BYTES_MAX, SETTING_KEY_BYTES_MAX, SETTING_VALUE_BYTES_MAX, SHARED_KEY,
+    SettingChanges, is_setting_key,
 };
 pub use store::{
     LoadVisitor, MapRows, MemoryStore, NewRows, RocksOptions, RocksStore, Row, RowCursor,

@@ -20,6 +20,10 @@ pub const SETTING_CHANGES_BYTES_MAX: usize = 256 << 10;
 /// the store in the folder alone takes it away: then all is copied to the drives anew.
 pub(crate) const ON_DRIVES_KEY: &str = "meta.on-drives";
 
+/// The setting of a pool that other nodes may take over by themselves, from the drives that they reach: who opens it has to reach half
+/// of the drives that hold the metadata.
+pub const SHARED_KEY: &str = "meta.shared";
+
 /// What becomes of settings, by key: a value, or `None` for one that goes.
 pub type SettingChanges = BTreeMap<String, Option<Vec<u8>>>;
 

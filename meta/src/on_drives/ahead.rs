@@ -208,7 +208,7 @@ impl Ahead {
 
 /// All members of the newest generation.
 fn members(pool: Uuid, areas: &[(u16, Arc<dyn MetadataArea>)]) -> Result<Vec<Told>, MetaError> {
-    let Newest { found, missing } = Newest::among(pool, areas)?;
+    let Newest { found, missing, .. } = Newest::among(pool, areas)?;
     let is_whole = missing.is_empty() && found.len() == found[0].1.members.len();
     let (first, others) = (&found[0].1, &found[1..]);
     match is_whole && others.iter().all(|(_, other)| other.has_log_of(first)) {

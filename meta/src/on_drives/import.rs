@@ -43,6 +43,7 @@ pub struct Importable {
     /// Drives that hold it, those whose log goes furthest first.
     sources: Vec<Source>,
     missing: Vec<u16>,
+    has_majority: bool,
 }
 
 /// Why what was found may not be the newest metadata of its pool.
@@ -89,7 +90,12 @@ impl Importable {
         areas: &[(u16, Arc<dyn MetadataArea>)],
         ahead: Option<&Ahead>,
     ) -> Result<Self, MetaError> {
-        let Newest { found, missing } = Newest::among(pool, areas)?;
+        let Newest {
+            found,
+            missing,
+            members,
+            known,
+        } = Newest::among(pool, areas)?;
         let mut sources = Vec::new();
         let mut damaged = None;
         for (area, superblock) in found {
@@ -108,7 +114,11 @@ impl Importable {
         sources.sort_by_key(|source| std::cmp::Reverse(source.change));
         match (sources.is_empty(), damaged) {
             (true, Some(damaged)) => Err(damaged),
-            _ => Ok(Self { sources, missing }),
+            _ => Ok(Self {
+                sources,
+                missing,
+                has_majority: known * 2 > members,
+            }),
         }
     }
 
@@ -120,6 +130,12 @@ impl Importable {
     /// Indexes of drives that hold the same metadata, or newer, and are not among the areas.
     pub fn missing(&self) -> &[u16] {
         &self.missing
+    }
+
+    /// Whether more than half of the drives that hold the metadata are among the areas, and knew of it or of what was before. In a pool
+    /// that nodes share ([`MetadataOnDrives::share`](super::MetadataOnDrives::share)) there is nothing newer then.
+    pub fn has_majority(&self) -> bool {
+        self.has_majority
     }
 
     /// Whether the pool was closed in order since it was changed.

@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use uuid::Uuid;
 
@@ -19,7 +19,7 @@ use super::log::{Place, frame, frame_blocks, read_frame};
 use super::state::{Log, Mark, Member, OnDrivesState, State, Syncing, Watched, erase};
 use crate::error::MetaError;
 use crate::journal::{FileMedia, JournalMedia, MemoryMedia};
-use crate::setting::{ON_DRIVES_KEY, SettingChanges};
+use crate::setting::{ON_DRIVES_KEY, SHARED_KEY, SettingChanges};
 use crate::store::{MemoryStore, RocksStore, Store};
 
 /// Blocks of the journal that are written at a time, and writes of them that are on their way at a time.
@@ -36,6 +36,11 @@ pub struct MetadataOnDrives {
     pub(super) is_making: AtomicBool,
     /// Nothing is acknowledged that no drive has.
     needs_copy: AtomicBool,
+    /// Another node may take the pool over from more than half of the members.
+    needs_majority: AtomicBool,
+    /// Told when this one cannot go on without losing what it acknowledges to that one.
+    cut_off: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    is_cut_off: AtomicBool,
     /// A member is none any more whose data the journal's syncs flushed.
     lost_data: AtomicBool,
     pub(super) syncing: Mutex<Syncing>,
@@ -137,10 +142,14 @@ impl MetadataOnDrives {
             making: Mutex::default(),
             is_making: AtomicBool::new(false),
             needs_copy: AtomicBool::new(false),
+            needs_majority: AtomicBool::new(false),
+            cut_off: OnceLock::new(),
+            is_cut_off: AtomicBool::new(false),
             lost_data: AtomicBool::new(false),
             syncing: Mutex::default(),
             state: Watched::new(State {
                 members: Vec::new(),
+                recorded: Vec::new(),
                 joining: Vec::new(),
                 log: None,
                 identity: identity.to_owned(),
@@ -160,8 +169,10 @@ impl MetadataOnDrives {
         let mark = settings
             .get(ON_DRIVES_KEY)
             .and_then(|value| Mark::parse(value));
+        let is_shared = settings.contains_key(SHARED_KEY);
+        self.needs_majority.store(is_shared, Ordering::Release);
         let mut state = self.state.lock();
-        self.find_members(&mut state, areas, mark)?;
+        self.find_members(&mut state, areas, mark, is_shared)?;
         match mark {
             Some(mark) if state.members.is_empty() && !mark.is_abandoned() => {
                 self.abandon(&mut state)
@@ -183,6 +194,7 @@ impl MetadataOnDrives {
         state: &mut State,
         areas: &[(u16, Arc<dyn MetadataArea>)],
         mark: Option<Mark>,
+        is_shared: bool,
     ) -> Result<(), MetaError> {
         let mut found = Vec::new();
         for (index, area) in areas {
@@ -209,10 +221,22 @@ impl MetadataOnDrives {
         });
         // A folder that was put back, or that another program changed, is copied anew.
         let mark = mark.filter(|mark| mark.generation == state.generation_max);
+        if is_shared && found.is_empty() && mark.is_some_and(|mark| !mark.is_abandoned()) {
+            return Err(self.too_few(
+                "none of the drives that hold the pool's metadata can be used, and another node may have the pool with them",
+            ));
+        }
         let Some((mark, (_, _, first))) = mark.zip(found.first()) else {
             return Ok(());
         };
         let (named, first) = (first.members.len(), first.clone());
+        if is_shared && found.len() * 2 < named {
+            return Err(self.too_few(&format!(
+                "{} of the {named} drives that hold the pool's metadata can be used, and another node may have the pool with the others",
+                found.len()
+            )));
+        }
+        state.recorded.clone_from(&first.members);
         let fits = first.base_change <= mark.change && first.log_start <= mark.end;
         if !fits || found.iter().any(|(_, _, other)| !other.has_log_of(&first)) {
             return Ok(());
@@ -322,6 +346,7 @@ impl MetadataOnDrives {
         apply: impl FnOnce(&dyn Store, Option<SettingChanges>) -> Result<(), MetaError>,
     ) -> Result<(), MetaError> {
         let mut state = self.state.lock();
+        self.check_cut_off()?;
         if state.all().next().is_none() {
             self.check_copy("no drive holds it")?;
             return apply(self.store(), None);
@@ -437,6 +462,7 @@ impl MetadataOnDrives {
 
     /// The members that there are now are those of a new generation.
     pub(super) fn begin_generation(&self, state: &mut State) -> Result<(), MetaError> {
+        self.check_half(state)?;
         if state.members.is_empty() {
             return self.give_up(state, "no drive takes it");
         }
@@ -481,7 +507,10 @@ impl MetadataOnDrives {
         wait_all(writes.collect(), &mut failed);
         flush_all(state.members.iter(), &mut failed);
         match failed.is_empty() {
-            true => Ok(()),
+            true => {
+                state.recorded = members;
+                Ok(())
+            }
             // Fewer each time.
             false => self.drop_failed(state, &failed),
         }
@@ -518,6 +547,7 @@ impl MetadataOnDrives {
             self.check_copy("no drive holds it")
                 .map_err(io::Error::other)?;
         }
+        self.check_cut_off().map_err(io::Error::other)?;
         self.check_data()?;
         let Some(layout) = layout.filter(|_| !members.is_empty() || syncing.since.is_some()) else {
             return self.journal().sync();
@@ -584,6 +614,51 @@ impl MetadataOnDrives {
         match self.state.lock().members.is_empty() {
             true => self.check_copy("no drive holds it, or has room for it"),
             false => Ok(()),
+        }
+    }
+
+    /// From now on another node may take the pool over, from more than half of the drives that hold the metadata: so of these never more
+    /// than half are left out at once. Where that cannot be, `cut_off` is called, and changes fail from then on.
+    pub fn share(&self, cut_off: impl Fn() + Send + Sync + 'static) {
+        self.needs_majority.store(true, Ordering::Release);
+        // It is called once.
+        let _ = self.cut_off.set(Box::new(cut_off));
+    }
+
+    /// From now on no other node takes the pool over by itself.
+    pub fn end_sharing(&self) {
+        self.needs_majority.store(false, Ordering::Release);
+    }
+
+    /// The members are enough of those that there were.
+    fn check_half(&self, state: &State) -> Result<(), MetaError> {
+        let is_enough = !state.members.is_empty() && state.is_half();
+        if is_enough || !self.needs_majority.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.is_cut_off.store(true, Ordering::Release);
+        if let Some(cut_off) = self.cut_off.get() {
+            cut_off();
+        }
+        self.check_cut_off()
+    }
+
+    fn check_cut_off(&self) -> Result<(), MetaError> {
+        match self.is_cut_off.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(self.too_few(
+                "more than half of the drives that held it did not take a change at once, and another node may have the pool with them",
+            )),
+        }
+    }
+
+    fn too_few(&self, why: &str) -> MetaError {
+        MetaError::Io {
+            path: "the pool's metadata on its drives".into(),
+            action: "change what another node would need".to_owned(),
+            source: io::Error::other(format!(
+                "{why}; see to the drives, and start the daemon again"
+            )),
         }
     }
 

@@ -17,6 +17,10 @@ pub(super) struct Newest {
     pub(super) found: Vec<Told>,
     /// Indexes of drives that hold the same or newer metadata, and are not among the areas.
     pub(super) missing: Vec<u16>,
+    /// How many members there are.
+    pub(super) members: usize,
+    /// How many of them are here with a superblock, of this generation or an earlier one.
+    pub(super) known: usize,
 }
 
 impl Newest {
@@ -31,6 +35,7 @@ impl Newest {
         let mut found = Vec::new();
         let mut unreadable = Vec::new();
         let mut looked_at = Vec::new();
+        let mut with_superblock = Vec::new();
         for (index, area) in areas {
             let superblock = Superblock::read(&**area);
             if superblock.is_ok() {
@@ -38,6 +43,7 @@ impl Newest {
             }
             match superblock {
                 Ok(Some(superblock)) if superblock.pool == pool && superblock.index == *index => {
+                    with_superblock.push(*index);
                     found.push((area.clone(), superblock));
                 }
                 Ok(_) => {}
@@ -60,10 +66,19 @@ impl Newest {
             }
             return Err(MetaError::missing(name, remedy));
         };
+        let members = first.members.len();
+        let known = first.members.iter();
+        let known = known.filter(|member| with_superblock.contains(member));
+        let known = known.count();
         // A drive that is here has nothing newer, also if the loss of power came before its superblock.
         let missing = first.members.iter();
         let missing = missing.filter(|member| !looked_at.contains(member));
         let missing = missing.copied().collect();
-        Ok(Self { found, missing })
+        Ok(Self {
+            found,
+            missing,
+            members,
+            known,
+        })
     }
 }

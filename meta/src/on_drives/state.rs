@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::area::{BLOCK, MetadataArea};
 use super::dirty::DirtyBlocks;
-use super::layout::{Layout, NUMBER_MAX};
+use super::layout::{Layout, NUMBER_MAX, Superblock};
 use super::log::frame_blocks;
 use crate::codec::Reader;
 use crate::setting::{ON_DRIVES_KEY, SettingChanges};
@@ -28,6 +28,8 @@ pub(super) struct Member {
 
 pub(super) struct State {
     pub(super) members: Vec<Member>,
+    /// Indexes of the members of the last generation that all of its members know of.
+    pub(super) recorded: Vec<u16>,
     /// Areas that get the log already, and have no base yet.
     pub(super) joining: Vec<Member>,
     pub(super) log: Option<Log>,
@@ -38,6 +40,15 @@ pub(super) struct State {
     pub(super) generation_max: u64,
     /// The rows have no room in a base.
     pub(super) is_too_large: bool,
+}
+
+impl State {
+    /// Whether the members are half of those that were known last, or more. Then whoever takes the pool over from more than half of
+    /// these meets one of the members, which knows of all changes.
+    pub(super) fn is_half(&self) -> bool {
+        let is_member = |index: &&u16| self.members.iter().any(|member| member.index == **index);
+        self.recorded.iter().filter(is_member).count() * 2 >= self.recorded.len()
+    }
 }
 
 /// The state, which is locked while drives write, and what is seen of it meanwhile.
@@ -213,8 +224,12 @@ impl State {
     }
 }
 
-/// Takes an area its superblocks.
+/// Takes an area its superblocks: the newer one last, so that what it says does not become older if the area fails on the way.
 pub(super) fn erase(area: &dyn MetadataArea) -> io::Result<()> {
-    area.write(0, Arc::new(vec![0; 2 * BLOCK])).wait()?;
-    area.flush().wait()
+    let newer = Superblock::read(area)?.map_or(0, |found| found.place());
+    for block in [1 - newer, newer] {
+        area.write(block, Arc::new(vec![0; BLOCK])).wait()?;
+        area.flush().wait()?;
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@ mod ahead;
 mod away;
 mod large;
 mod needed;
+mod shared;
 mod with_data;
 
 use std::path::Path;
@@ -15,6 +16,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::batch::{Batch, BatchBuilder};
+use crate::error::MetaError;
 use crate::identity::{DriveSpec, PoolIdentity};
 use crate::journal::{FileMedia, Journal, JournalConfig, JournalMedia};
 use crate::record::{MapEntry, NewBlock, Record};
@@ -68,18 +70,22 @@ impl Pool {
 
     /// With these drives only.
     fn open_with(&self, areas: &[(u16, Arc<dyn MetadataArea>)]) -> Open {
+        self.try_open_with(areas).unwrap()
+    }
+
+    fn try_open_with(&self, areas: &[(u16, Arc<dyn MetadataArea>)]) -> Result<Open, MetaError> {
         let folder = self.dir.path();
         let options = RocksOptions::default();
         let store = RocksStore::open(&folder.join("metadata"), POOL, options).unwrap();
         let journal = FileMedia::open(&folder.join("journal"), POOL).unwrap();
         let (store, journal) = (Arc::new(store), Arc::new(journal));
         let text = identity().to_text().unwrap();
-        let copies = MetadataOnDrives::open((POOL, folder, &text), store, journal, areas).unwrap();
-        Open {
+        let copies = MetadataOnDrives::open((POOL, folder, &text), store, journal, areas)?;
+        Ok(Open {
             store: StoreOnDrives::new(copies.clone()),
             journal: JournalOnDrives::new(copies.clone()),
             copies,
-        }
+        })
     }
 
     /// A pool whose metadata is on all of its drives.
