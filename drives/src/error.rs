@@ -44,6 +44,11 @@ impl DriveError {
         &self.drive
     }
 
+    /// What is wrong, and the remedy, without the drive's name.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// An error with a message that names the remedy.
     pub fn new(kind: ErrorKind, drive: &str, message: impl Into<String>) -> Self {
         Self {

@@ -27,6 +27,7 @@ mod flusher;
 mod front;
 mod health;
 mod memory;
+pub mod nodes;
 mod passthrough;
 mod pieces;
 mod replace;

@@ -28,6 +28,8 @@ mod facts;
 mod fencing;
 mod keys;
 mod link;
+mod node;
+mod node_table;
 mod shared;
 mod transfer;
 
@@ -46,6 +48,8 @@ use uuid::Uuid;
 pub use address::{RemoteAddress, RemoteAddressError};
 pub use keys::{KeyFileError, KeyFolder, read_key_file};
 pub use link::LINK_BUFFER_BYTES;
+pub use node::{Node, NodeOptions, NodeState, nodes_of};
+pub use node_table::{NodeTable, NodeTableLimits, TableDescription, TableEntry, TableSeen};
 pub use shared::forget_losses;
 
 use shared::Shared;
@@ -191,6 +195,15 @@ impl RemoteDrive {
     /// The reservation stays when nobody has this drive any more, so that no earlier opening may write until the owner's next one.
     pub fn keep_reservation(&self) {
         self.shared.reservation.keep(true);
+    }
+
+    /// What [`keep_reservation`](Self::keep_reservation) said holds no more: the owner uses the namespace, and gives its reservation up at
+    /// the end, if nothing is in doubt then.
+    pub fn may_release_reservation(&self) {
+        let state = self.shared.state();
+        if state.lost_at.is_none() {
+            self.shared.reservation.keep(false);
+        }
     }
 
     /// The namespace's UUID, if it has one.

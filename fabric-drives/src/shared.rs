@@ -179,13 +179,10 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(crate) async fn open(
-        address: RemoteAddress,
-        options: OpenOptions,
-    ) -> Result<Arc<Self>, DriveError> {
-        FIRST_OPENING.get_or_init(Instant::now);
+    /// A drive that is not opened: nobody else in this process hears of it.
+    pub(crate) fn new(address: RemoteAddress, options: OpenOptions) -> Self {
         let host_id = new_host_id(&options.host);
-        let shared = Arc::new(Self {
+        Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             name: address.to_string(),
             address,
@@ -209,7 +206,16 @@ impl Shared {
             claiming: futures_util::lock::Mutex::new(()),
             reservation: Arc::default(),
             closed: Event::new(),
-        });
+        }
+    }
+
+    /// Opens the drive by this process.
+    pub(crate) async fn open(
+        address: RemoteAddress,
+        options: OpenOptions,
+    ) -> Result<Arc<Self>, DriveError> {
+        FIRST_OPENING.get_or_init(Instant::now);
+        let shared = Arc::new(Self::new(address, options));
         let link = link::of(&shared)?;
         link.live_once(&shared).await?;
         tracing::info!(

@@ -16,9 +16,9 @@
 //! Guarantee: what is no such attribute is refused, whatever its bytes are.
 
 use std::fmt;
-use std::fs;
 use std::str::FromStr;
 
+use drives::nodes::Process;
 use uuid::Uuid;
 
 /// Bytes of an object with data: what Ceph's own block devices (RBD) have, and few enough to be recovered in one piece.
@@ -57,120 +57,6 @@ pub(crate) fn parse_size(bytes: &[u8]) -> Option<u64> {
     let size: u64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     let is_whole = size.is_multiple_of(drives::BLOCK_BYTES as u64);
     (is_whole && size <= DRIVE_BYTES_MAX).then_some(size)
-}
-
-/// A process of one machine, as it can be told from all others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
-    /// The machine's name, for messages.
-    pub(crate) node: String,
-    /// The boot of the machine (`/proc/sys/kernel/random/boot_id`), and the number of the namespace of its processes.
-    world: String,
-    pid: u32,
-    /// When it was started (field 22 of `/proc/PID/stat`).
-    started: u64,
-}
-
-/// What can be seen of a process from here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// It is this one.
-    Own,
-    Alive,
-    Gone,
-    /// It is on another machine or in another container, or the machine was started since.
-    Unknown,
-}
-
-/// When a process was started, if it is there and is no zombie.
-fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before may have anything in it, also brackets and spaces.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace();
-    let state = fields.next()?;
-    let started = fields.nth(18)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(started)
-}
-
-impl Process {
-    /// This one.
-    pub(crate) fn own() -> Self {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let plain = |text: &str| {
-            let kept = |c: &char| c.is_ascii_alphanumeric() || "._-:".contains(*c);
-            text.chars().filter(kept).take(64).collect::<String>()
-        };
-        let node = plain(&rustix::system::uname().nodename().to_string_lossy());
-        Self {
-            node: if node.is_empty() {
-                "unnamed".to_owned()
-            } else {
-                node
-            },
-            world: format!("{}/{}", plain(&boot), plain(&namespace.to_string_lossy())),
-            pid: std::process::id(),
-            started: started(std::process::id()).unwrap_or(0),
-        }
-    }
-
-    /// The one that a text names.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let process = Self {
-            node: words.next()?.to_owned(),
-            world: words.next()?.to_owned(),
-            pid: words.next()?.parse().ok()?,
-            started: words.next()?.parse().ok()?,
-        };
-        words.next().is_none().then_some(process)
-    }
-
-    /// What became of it, seen from this process.
-    pub(crate) fn seen(&self) -> Seen {
-        let own = Self::own();
-        if *self == own {
-            return Seen::Own;
-        }
-        if self.world != own.world || self.world.starts_with('/') {
-            return Seen::Unknown;
-        }
-        match started(self.pid) == Some(self.started) {
-            true => Seen::Alive,
-            false => Seen::Gone,
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn elsewhere(node: &str) -> Self {
-        Self {
-            node: node.to_owned(),
-            world: "boot/pid:1".to_owned(),
-            pid: 1,
-            started: 1,
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn ended() -> Self {
-        Self {
-            started: u64::MAX,
-            ..Self::own()
-        }
-    }
-}
-
-impl fmt::Display for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            node,
-            world,
-            pid,
-            started,
-        } = self;
-        write!(f, "{node} {world} {pid} {started}")
-    }
 }
 
 /// Who has a drive: a pool, in a process. Its text is the cookie of the lock.
@@ -270,20 +156,6 @@ mod tests {
             };
             assert_eq!(Owner::parse(owner.to_string().as_bytes()), Some(owner));
         }
-    }
-
-    #[test]
-    fn a_process_knows_itself_one_that_ended_and_what_it_cannot_see() {
-        assert_eq!(Process::own().seen(), Seen::Own);
-        assert_eq!(Process::ended().seen(), Seen::Gone);
-        assert_eq!(Process::elsewhere("b").seen(), Seen::Unknown);
-        let parent = std::os::unix::process::parent_id();
-        let parent = Process {
-            pid: parent,
-            started: started(parent).expect("it waits for this one"),
-            ..Process::own()
-        };
-        assert_eq!(parent.seen(), Seen::Alive);
     }
 
     #[test]

@@ -51,6 +51,7 @@ mod shared;
 mod tests;
 mod transfer;
 
+use drives::nodes::Process;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -66,10 +67,8 @@ pub use address::{RadosAddress, RadosAddressError};
 pub use node::Node;
 pub use options::{Claim, Limits, OpenOptions};
 pub use registry::{REGISTRY_BYTES_MAX, Registry};
-pub use seen::{Described, NODES_MAX, OtherNode, Ownership};
 
 use client::Cluster;
-use header::Process;
 use librados::Ceph;
 use shared::{Names, Shared};
 

@@ -7,6 +7,7 @@
 //! - Two nodes with leases that are kept have different numbers.
 //! - Only the owner describes the pool: the cluster compares who that is when the description is written.
 
+use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process, Seen};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,16 +16,12 @@ use drives::{DriveError, ErrorKind};
 
 use crate::address::RadosAddress;
 use crate::client::{Change, Client, Cluster, Errno};
-use crate::header::{
-    DESCRIPTION_BYTES_MAX, OWNER, Owner, Process, REVISION, Seen, header_of, node_of,
-};
+use crate::header::{DESCRIPTION_BYTES_MAX, OWNER, Owner, REVISION, header_of, node_of};
 use crate::librados::Ceph;
 use crate::options::Limits;
 use crate::registry::Registry;
 use crate::renewer::{Kept, Renewer};
-use crate::seen::{
-    Described, NODES_MAX, OtherNode, Ownership, SAYS, nodes_of, ownership, read_described,
-};
+use crate::seen::{SAYS, nodes_of, ownership, read_described};
 use crate::shared::{Names, caps_of, times, told};
 
 /// A node's number is renewed so many times while its lease lasts.

@@ -9,6 +9,7 @@
 //! Guarantees: a drive is taken from a living owner only by force; who owned it last is shut out before the header names the next
 //! one, unless it left with nothing under way; of two that take it at the same time one does.
 
+use drives::nodes::Seen;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use reactor::sync::Semaphore;
 
 use crate::client::{Change, Client, Errno};
-use crate::header::{OWNER, Owner, SIZE, Seen, Tenant};
+use crate::header::{OWNER, Owner, SIZE, Tenant};
 use crate::renewer::Kept;
 
 /// A lease is renewed so many times while it lasts.

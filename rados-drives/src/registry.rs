@@ -8,6 +8,7 @@
 //!
 //! [`owner`]: Registry::owner
 
+use drives::nodes::{Described, OtherNode, Ownership, Process};
 use std::sync::Arc;
 
 use drives::{DriveError, ErrorKind};
@@ -15,10 +16,10 @@ use uuid::Uuid;
 
 use crate::address::RadosAddress;
 use crate::client::{Change, Client, Cluster, Errno};
-use crate::header::{Process, REVISION};
+use crate::header::REVISION;
 use crate::librados::Ceph;
 use crate::options::Limits;
-use crate::seen::{Described, OtherNode, Ownership, nodes_of, ownership, read_described};
+use crate::seen::{nodes_of, ownership, read_described};
 use crate::shared::{caps_of, times, told};
 
 /// The object. No object of a drive is called that: each has the drive's name and a kind in it.

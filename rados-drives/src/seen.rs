@@ -2,52 +2,16 @@
 //!
 //! Guarantee: an owner that may live is never said to have left ([`Ownership`]).
 
-use crate::client::{Client, Errno};
-use crate::header::{OWNER, Owner, Process, REVISION, Seen, Tenant, header_of, node_of};
+use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process, Seen};
 
-/// Nodes at a time.
-pub const NODES_MAX: u16 = 16;
+use crate::client::{Client, Errno};
+use crate::header::{OWNER, Owner, REVISION, Tenant, header_of, node_of};
 
 /// What a node says of itself to others.
 pub(crate) const SAYS: &str = "onefold.says";
 
 /// Bytes of a description that are read at a time.
 const PIECE_BYTES: usize = 4 << 20;
-
-/// Who owns a drive, as far as can be seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ownership {
-    /// There is no such drive.
-    Missing,
-    /// A process of that machine keeps its lease.
-    Owned(String),
-    /// Its owner has not renewed its lease, and did not leave: it may live.
-    Silent(String),
-    /// Nobody has it: its owner left, or ended on this machine.
-    Left,
-    /// The same, and its owner was this process, which was started anew since (execve(2)).
-    GaveAway,
-}
-
-/// Another node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtherNode {
-    /// Its number, from 0.
-    pub number: u16,
-    /// Its machine's name.
-    pub machine: String,
-    /// What it says of itself.
-    pub says: Vec<u8>,
-}
-
-/// What the owner says of its pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
-    /// Another one has another revision.
-    pub revision: Vec<u8>,
-    /// Only the program knows what it means.
-    pub text: Vec<u8>,
-}
 
 /// Who owns a drive, as this process sees it.
 pub(crate) fn ownership(

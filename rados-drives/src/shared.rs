@@ -3,6 +3,7 @@
 //! Guarantees: transfers in flight have [`ROOM_BYTES`] of memory together; what ended in doubt is fenced by a new client, which
 //! shuts the old one out; who was shut out by another owner does nothing any more, and tells it once.
 
+use drives::nodes::Process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,7 @@ use uuid::Uuid;
 
 use crate::client::{Client, Cluster, Errno, Refusal, Times};
 use crate::deferred::{Deferred, NotRecovered, recover};
-use crate::header::{DRIVE_BYTES_MAX, Process, SIZE, Tenant, header_of, parse_size};
+use crate::header::{DRIVE_BYTES_MAX, SIZE, Tenant, header_of, parse_size};
 use crate::options::{Claim, Limits, OpenOptions};
 use crate::owner::{Lease, NotTaken, Take, Wanted, take};
 use crate::renewer::Renewer;

@@ -54,8 +54,17 @@ pub(crate) fn end_without_drive(drive: &str) {
 /// The drives do not answer this process any more, and others wait for the pool: hosts are to go there.
 pub(crate) fn end_cut_off(silent: Duration) {
     tracing::error!(
-        "the pool's cluster has not answered this node for {silent:?}, and another node waits for the pool: this process ends now, \
+        "the pool's drives have not answered this node for {silent:?}, and another node waits for the pool: this process ends now, \
          so that hosts go there"
+    );
+    end()
+}
+
+/// More than half of the drives with the pool's metadata do not answer this process any more: another node may take the pool from them.
+pub(crate) fn end_without_majority() {
+    tracing::error!(
+        "more than half of the drives that hold the pool's metadata did not take a change, and another node may have the pool with them: \
+         this process ends now, so that hosts go there; nothing that was acknowledged is lost"
     );
     end()
 }

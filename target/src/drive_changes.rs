@@ -7,8 +7,9 @@ use std::path::Path;
 
 use api::drives::{AddDrive, DriveChange};
 use dedup::{Engine, ErrorKind, Redundancy};
+use fabric_drives::Claim;
 use futures_util::lock::Mutex;
-use meta::{DriveSpec, Opening, PoolDir, SpareSpec};
+use meta::{DriveSpec, Opening, PoolDir, SHARED_KEY, SpareSpec, is_remote_drive};
 use reactor::BufferPool;
 use subsystem::errors::Failure;
 
@@ -148,6 +149,12 @@ async fn check_new(
     let own = own_drives(dir);
     let own = own.iter().map(|(_, own)| own.as_path());
     check_one_home(own.chain([path]))?;
+    if is_shared(engine) && !is_remote_drive(path) {
+        return Err(Failure::invalid(format!(
+            "other nodes may take the pool over (--join), and do not reach '{}': name a drive on a sled",
+            path.display()
+        )));
+    }
     let (mut spec, drive) = open_named(path, add.size_bytes, None, needed).await?;
     check_not_own_volume(engine, &drive)?;
     spec.domain.clone_from(&add.domain);
@@ -234,7 +241,10 @@ pub(crate) async fn change_drive(
                 return Ok(());
             }
             let opened = match engine.is_drive_absent(index) {
-                true => Some(KnownDrive::of(dir, index)?.open(&label_buffers()?).await?),
+                true => {
+                    let known = KnownDrive::of(dir, index)?;
+                    Some(known.open(claim_in(engine), &label_buffers()?).await?)
+                }
                 false => None,
             };
             bring_online(pool, dir, index, opened).await?;
@@ -264,6 +274,20 @@ async fn bring_online(
     Ok(pool.engine.rebuild_drive(index).await?)
 }
 
+/// How a drive of the pool in service is claimed. One that could not be reached when this node took a shared pool over has the
+/// reservation of the node before.
+fn claim_in(engine: &Engine) -> Claim {
+    match is_shared(engine) {
+        true => Claim::Moved,
+        false => Claim::Again,
+    }
+}
+
+/// Whether other nodes may take the pool over by themselves.
+fn is_shared(engine: &Engine) -> bool {
+    engine.setting(SHARED_KEY).is_some()
+}
+
 /// Uses a drive that failed again, if it answers. That may take long, so nobody else is kept from changing drives meanwhile.
 ///
 /// # Errors
@@ -276,7 +300,10 @@ pub(crate) async fn use_again(
     let engine = &pool.engine;
     let known = KnownDrive::of(&*dir.lock().await, index)?;
     let opened = match engine.is_drive_absent(index) {
-        true => Some(known.clone().open(&label_buffers()?).await?),
+        true => {
+            let known = known.clone();
+            Some(known.open(claim_in(engine), &label_buffers()?).await?)
+        }
         false => {
             let tried = engine.try_drive(index, &label_buffers()?).await;
             tried.map_err(of_drive)?;

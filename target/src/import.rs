@@ -51,6 +51,8 @@ pub(crate) struct Imported {
     pub(crate) drives: Vec<PathBuf>,
     /// Where drives of the pool were that were not named.
     pub(crate) missing: Vec<PathBuf>,
+    /// The epoch in which the pool was opened last.
+    pub(crate) epoch: u32,
     /// Those that are this process's as long as this lives.
     pub(crate) claimed: ClaimedDrives,
 }
@@ -85,6 +87,11 @@ pub(crate) struct Source {
     pool: Uuid,
     named: Vec<Named>,
     force: Option<String>,
+    /// The machine that opened the pool last may live, and is shut out; drives that do not answer are left out, if more than half of
+    /// those with its metadata do.
+    takes_over: bool,
+    /// The last epoch in which a node had the pool that shares it. Who opened it later does not, and keeps it.
+    shared_until: Option<u32>,
 }
 
 impl Source {
@@ -93,13 +100,32 @@ impl Source {
     /// # Errors
     /// Names the drive that cannot be used, and the remedy.
     pub(crate) fn claim(paths: &[PathBuf], force: Option<&str>) -> Result<Self, Failure> {
+        Self::open(paths, force, false)
+    }
+
+    /// The same for a pool that nodes share, from an owner that left or let its lease end. `shared_until`: the last epoch in which one
+    /// of these nodes had it, if that is known. Blocks.
+    ///
+    /// # Errors
+    /// As of [`claim`](Self::claim).
+    pub(crate) fn take_over(paths: &[PathBuf], shared_until: Option<u32>) -> Result<Self, Failure> {
+        let source = Self::open(paths, None, true)?;
+        Ok(Self {
+            shared_until,
+            ..source
+        })
+    }
+
+    fn open(paths: &[PathBuf], force: Option<&str>, takes_over: bool) -> Result<Self, Failure> {
         let reactor = start_reactor()?;
-        let named = open_all(&reactor, paths, force)?;
+        let named = open_all(&reactor, paths, force, takes_over)?;
         Ok(Self {
             pool: pool_of(&named)?,
             reactor,
             named,
             force: force.map(str::to_owned),
+            takes_over,
+            shared_until: None,
         })
     }
 
@@ -151,6 +177,7 @@ impl Source {
             uuid: self.pool,
             drives: self.named.iter().map(|one| one.path.clone()).collect(),
             missing,
+            epoch: self.newest_opening().map_or(0, |opening| opening.epoch),
             claimed: self.into_drives(),
         })
     }
@@ -164,7 +191,7 @@ impl Source {
             if others.is_empty() {
                 return Ok(found);
             }
-            match open_all(&self.reactor, &others, self.force.as_deref()) {
+            match open_all(&self.reactor, &others, self.force.as_deref(), false) {
                 Ok(others) => self.named.extend(others),
                 // Whoever forces it may have lost one.
                 Err(failure) if self.force.is_some() => {
@@ -209,11 +236,12 @@ impl Source {
             let Some(drive) = drive.and_then(OpenedDrive::share) else {
                 continue;
             };
-            let (pool, force) = (self.pool, self.force.clone());
+            let pool = self.pool;
             let before = one.label.clone();
+            let kind = kind_of_claim(&before, self.force.as_deref(), self.takes_over);
             let buffers = self.reactor.handle().buffers().clone();
             let claiming = self.reactor.handle().spawn(move || async move {
-                let after = claim(&drive, &before, force.as_deref(), &buffers).await?;
+                let after = claim(&drive, &before, kind, &buffers).await?;
                 drive.stay_claimed();
                 Ok::<_, Failure>(after)
             });
@@ -250,6 +278,13 @@ impl Source {
             return Ok(());
         };
         let name = &newest.pool_name;
+        if self.shared_until.is_some_and(|epoch| newest.epoch > epoch) {
+            return Err(Failure::unavailable(format!(
+                "the machine '{}' opened the pool last, and does not share it with other nodes: start it there with --join too; if that \
+                 machine is gone for good, `onefold pool import --force {name}`",
+                newest.machine
+            )));
+        }
         if let Some(force) = &self.force {
             if force == name {
                 return Ok(());
@@ -257,6 +292,15 @@ impl Source {
             return Err(Failure::invalid(format!(
                 "--force names the pool '{force}', and the drives are of the pool '{name}'"
             )));
+        }
+        match (self.takes_over, found.has_majority()) {
+            (true, true) => return Ok(()),
+            (true, false) => {
+                return Err(Failure::unavailable(
+                    "half of the drives that hold the pool's metadata or more do not answer, and may have newer metadata: see to them",
+                ));
+            }
+            (false, _) => {}
         }
         let uname = rustix::system::uname();
         match found.check_newest(newest, &uname.nodename().to_string_lossy()) {
@@ -289,7 +333,7 @@ pub(crate) struct ReadOnly {
 }
 
 impl ReadOnly {
-    /// Opens them. Blocks.
+    /// Opens them; those that are not in a cluster may be away, if not all are. Blocks.
     ///
     /// # Errors
     /// A drive cannot be read, or is none of a pool.
@@ -297,9 +341,20 @@ impl ReadOnly {
         let reactor = start_reactor()?;
         let mut named: Vec<Named> = Vec::new();
         let mut others = paths.to_vec();
+        let mut away = None;
         while !others.is_empty() {
             for path in others {
-                named.push(Named::to_read(&reactor, path)?);
+                let is_in_cluster = is_in_cluster(&path);
+                match Named::to_read(&reactor, path) {
+                    // The others may have all that is needed.
+                    Err(failure) if failure.kind == ErrorKind::Unavailable && !is_in_cluster => {
+                        away = Some(failure);
+                    }
+                    read => named.push(read?),
+                }
+            }
+            if let Some(failure) = away.take().filter(|_| named.is_empty()) {
+                return Err(failure);
             }
             let areas = areas_of(&named, &reactor);
             let found = Importable::look(pool_of(&named)?, &areas).map_err(of_meta)?;
@@ -352,11 +407,13 @@ fn open_to_read(
         .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?
 }
 
-/// Opens the drives, so that no other process has them meanwhile, and reads their labels.
+/// Opens the drives, so that no other process has them meanwhile, and reads their labels. `goes_without`: those that do not answer are
+/// left out.
 fn open_all(
     reactor: &ReactorThread,
     paths: &[PathBuf],
     force: Option<&str>,
+    goes_without: bool,
 ) -> Result<Vec<Named>, Failure> {
     let mut named: Vec<Named> = Vec::new();
     let paths = paths.iter().map(|path| drive_path(path));
@@ -374,27 +431,35 @@ fn open_all(
             // A daemon that was killed a moment ago has it still.
             let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
             let open = || OpenedDrive::open(&opened, &options);
-            let drive = outlast_by(is_taken, open, reactor::sleep)
-                .await
-                .map_err(of_drive)?;
+            let drive = match outlast_by(is_taken, open, reactor::sleep).await {
+                Err(error) if goes_without && !is_in_cluster(&opened) && is_away(error.kind()) => {
+                    tracing::warn!(%error, "the pool is taken over without this drive");
+                    return Ok(None);
+                }
+                opened => opened.map_err(of_drive)?,
+            };
             let mut label = labels::found(drive.drive(), &buffers).await?;
             let before = label.as_ref().filter(|_| drive.must_be_claimed());
             let is_claimed = before.is_some();
             if let Some(before) = before {
-                label = claim(&drive, before, force.as_deref(), &buffers).await?;
+                let kind = kind_of_claim(before, force.as_deref(), false);
+                label = claim(&drive, before, kind, &buffers).await?;
             }
             let claimable = drive.share();
-            Ok::<_, Failure>((drive.into_whole(), label, claimable, is_claimed))
+            Ok::<_, Failure>(Some((drive.into_whole(), label, claimable, is_claimed)))
         });
         let opened = opening
             .wait()
             .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?;
-        let (drive, label, claimable, is_claimed) = opened.map_err(|mut failure| {
+        let opened = opened.map_err(|mut failure| {
             if failure.kind == ErrorKind::Unavailable {
                 failure.message += " (a pool that is served needs no import)";
             }
             failure
         })?;
+        let Some((drive, label, claimable, is_claimed)) = opened else {
+            continue;
+        };
         let Some(label) = label else {
             return Err(Failure::invalid(format!(
                 "'{}' is no drive of a pool: `onefold pool labels` says what drives are",
@@ -419,26 +484,54 @@ fn open_all(
             is_claimed,
         });
     }
-    Ok(named)
+    match named.is_empty() && goes_without {
+        false => Ok(named),
+        true => Err(Failure::unavailable("no drive of the pool answers")),
+    }
+}
+
+/// Whether a drive that cannot be opened may be there again later, as far as is known.
+fn is_away(kind: drives::ErrorKind) -> bool {
+    use drives::ErrorKind::{Io, NotFound, Unreachable};
+    matches!(kind, Io | NotFound | Unreachable)
+}
+
+/// How a drive with that label is claimed.
+fn kind_of_claim(before: &Label, force: Option<&str>, takes_over: bool) -> Claim {
+    let opening = before.opening.as_ref();
+    let name = opening.map(|opening| opening.pool_name.as_str());
+    // Nobody loses a drive to somebody who meant another pool.
+    match takes_over || force.is_some() && name == force {
+        true => Claim::Moved,
+        false => Claim::Again,
+    }
 }
 
 /// Claims a drive of a pool, and reads its label once more: another machine may have had it until then. On a reactor.
 async fn claim(
     drive: &OpenedDrive,
     before: &Label,
-    force: Option<&str>,
+    kind: Claim,
     buffers: &BufferPool,
 ) -> Result<Option<Label>, Failure> {
-    let opening = before.opening.as_ref();
-    let name = opening.map(|opening| opening.pool_name.as_str());
-    // Nobody loses a drive to somebody who meant another pool.
-    let claim = match force.is_some() && name == force {
-        true => Claim::Moved,
-        false => Claim::Again,
-    };
-    let claimed = drive.claim(before.drive.pool, claim).await;
+    let claimed = drive.claim(before.drive.pool, kind).await;
     claimed.map_err(of_drive)?;
     labels::found(drive.drive(), buffers).await
+}
+
+/// Whether one of these drives is one of a pool. Blocks.
+///
+/// # Errors
+/// One cannot be read.
+pub(crate) fn is_any_labelled(paths: &[PathBuf]) -> Result<bool, Failure> {
+    let reactor = start_reactor()?;
+    for path in paths {
+        let (_, label) = open_to_read(&reactor, path)?;
+        if label.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Named {

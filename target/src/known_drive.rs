@@ -43,11 +43,15 @@ impl KnownDrive {
         })
     }
 
-    /// Opens it. Nothing is written to a drive that is not this one.
+    /// Opens it, and claims it so. Nothing is written to a drive that is not this one.
     ///
     /// # Errors
     /// Names why it cannot be used, and what to do.
-    pub(crate) async fn open(self, buffers: &BufferPool) -> Result<(Self, OpenedDrive), Failure> {
+    pub(crate) async fn open(
+        self,
+        claim: Claim,
+        buffers: &BufferPool,
+    ) -> Result<(Self, OpenedDrive), Failure> {
         let options = OpenOptions {
             create_bytes: None,
             expected_blocks: Some(self.spec.blocks + self.spec.metadata_blocks),
@@ -58,8 +62,8 @@ impl KnownDrive {
             .await
             .map_err(of_drive)?;
         self.verify(&drive, buffers).await?;
-        let claim = drive.claim(self.label.pool, Claim::Again).await;
-        claim.map_err(of_drive)?;
+        let claimed = drive.claim(self.label.pool, claim).await;
+        claimed.map_err(of_drive)?;
         Ok((self, drive))
     }
 

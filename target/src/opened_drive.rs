@@ -12,7 +12,7 @@ use drives::{
     BLOCK_BYTES, BlockingDrive, Content, Drive, DriveError, ErrorKind, FileDrive, FrontDrive,
     OpenOptions, PassthroughDrive, block_device_of, content_of, wipe_signatures,
 };
-use fabric_drives::{Claim, KeyFolder, RemoteAddress, RemoteDrive};
+use fabric_drives::{Claim, KeyFolder, NodeOptions, RemoteAddress, RemoteDrive};
 use meta::{DriveSpec, LABEL_AREA_BYTES};
 use nvme::Nqn;
 use rados_drives::{RadosAddress, RadosDrive};
@@ -239,6 +239,13 @@ impl OpenedDrive {
             drive.keep_reservation();
         }
     }
+
+    /// The pool is opened with it: who serves that gives the drive up at the end.
+    fn is_opened(&self) {
+        if let Self::Remote(drive) = self {
+            drive.may_release_reservation();
+        }
+    }
 }
 
 /// Drives that this process has claimed for a pool before it opens it, by the UUIDs of their labels. No other node can take them
@@ -256,7 +263,9 @@ impl ClaimedDrives {
         let is_it =
             |(of, drive): &(Uuid, OpenedDrive)| *of == label && drive.drive().blocks() >= blocks;
         let at = self.0.iter().position(is_it)?;
-        Some(self.0.swap_remove(at).1)
+        let (_, drive) = self.0.swap_remove(at);
+        drive.is_opened();
+        Some(drive)
     }
 }
 
@@ -341,6 +350,11 @@ pub(crate) fn open_for_reading(path: &Path) -> Result<Arc<dyn Drive>, DriveError
 fn key_folder() -> KeyFolder {
     let named = std::env::var_os(DRIVE_KEYS_VARIABLE).filter(|named| !named.is_empty());
     KeyFolder::new(named.unwrap_or_else(|| DRIVE_KEYS.into()))
+}
+
+/// How this machine meets other nodes on sleds.
+pub(crate) fn node_options() -> NodeOptions {
+    NodeOptions::new(host_nqn(), key_folder())
 }
 
 /// The name that this machine has for targets: the same after a restart, so that their access lists can have it. It is that

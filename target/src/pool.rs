@@ -17,11 +17,13 @@ use dedup::{
     MissingDrives, Redundancy, check_room,
 };
 use drives::{AbsentDrive, BLOCK_BYTES, Drive, MemoryDrive, OpenOptions};
+use fabric_drives::Claim;
 use futures_util::lock::Mutex;
 use meta::{
     Compression, DriveSpec, FingerprintFunction, JOURNAL_BYTES_DEFAULT, JournalConfig,
     JournalMedia, JournalOnDrives, LABEL_BYTES, Opening, PoolDir, PoolIdentity, PoolPaths,
-    PoolSpec, RocksOptions, SegmentCopy, Store, StoreOnDrives, VerifyPolicy, is_remote_drive,
+    PoolSpec, RocksOptions, SHARED_KEY, SegmentCopy, Store, StoreOnDrives, VerifyPolicy,
+    is_remote_drive,
 };
 use reactor::BufferPool;
 use subsystem::errors::Failure;
@@ -77,6 +79,9 @@ pub struct PoolRequest {
     pub drive_answer_max: Duration,
     /// After how long a read is asked of another drive too.
     pub hedge_after: Duration,
+    /// Other nodes may take the pool over from its drives, which are on sleds: what is acknowledged is there. It is called when this node
+    /// cannot go on without losing something to them.
+    pub shared: Option<CutOff>,
 }
 
 impl PoolRequest {
@@ -87,6 +92,9 @@ impl PoolRequest {
         is_missing || self.drives.iter().any(DriveArg::is_memory)
     }
 }
+
+/// Ends the process, so that hosts go to another node.
+pub type CutOff = fn();
 
 /// Whether a missing pool is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,9 +232,10 @@ pub(crate) async fn open_claimed(
             Arc::new(JournalOnDrives::new(metadata.copies.clone())),
         ),
     };
-    // The node that goes on with it has what is in the cluster, and no folder.
+    // The node that goes on with it has what is on the drives, and no folder.
     let mut of_pool = dir.identity().drives.iter();
-    let write_through = of_pool.any(|drive| !drive.is_removed && is_in_cluster(&drive.path));
+    let write_through = request.shared.is_some()
+        || of_pool.any(|drive| !drive.is_removed && is_in_cluster(&drive.path));
     // There an operation costs more than what it moves.
     let batch_blocks = match write_through {
         true => BATCH_BLOCKS_MAX,
@@ -272,7 +281,14 @@ pub(crate) async fn open_claimed(
     }
     if let Some(metadata) = metadata.clone() {
         let identity = dir.identity().to_text().map_err(of_meta)?;
+        if let Some(cut_off) = request.shared {
+            metadata.copies.share(cut_off);
+        }
         reactor::unblock(move || metadata.opened(&identity, write_through)).await?;
+    }
+    note_sharing(&engine, request.shared.is_some()).await?;
+    if let Some(metadata) = metadata.as_ref().filter(|_| request.shared.is_none()) {
+        metadata.copies.end_sharing();
     }
     let mut volumes = request.volumes.clone();
     if created && volumes.is_empty() {
@@ -299,6 +315,18 @@ pub(crate) async fn open_claimed(
         metadata,
         created,
     })
+}
+
+/// Notes in the pool whether nodes share it.
+async fn note_sharing(engine: &Engine, is_shared: bool) -> Result<(), Failure> {
+    let noted = is_shared.then(|| b"1".to_vec());
+    if engine.summary().is_read_only || engine.setting(SHARED_KEY).is_some() == is_shared {
+        return Ok(());
+    }
+    engine
+        .change_settings(vec![(SHARED_KEY.to_owned(), noted)])
+        .await?;
+    Ok(())
 }
 
 /// The size of a pool in memory, if one is asked for.
@@ -452,7 +480,10 @@ async fn open_existing(
         let known = KnownDrive::of(&dir, index)?;
         let opened = match claimed.take(spec.uuid, spec.blocks + spec.metadata_blocks) {
             Some(drive) => known.verify(&drive, buffers).await.map(|()| drive),
-            None => known.open(buffers).await.map(|(_, drive)| drive),
+            None => {
+                let opened = known.open(Claim::Again, buffers).await;
+                opened.map(|(_, drive)| drive)
+            }
         };
         match opened {
             Ok(drive) => {

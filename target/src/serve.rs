@@ -23,7 +23,6 @@ use fabric::{Transport, TransportAddress};
 use futures_util::future::{join_all, select_all};
 use futures_util::lock::Mutex;
 use meta::PoolDir;
-use rados_drives::Node;
 use reactor::{JoinError, PoolConfig, ReactorThread};
 use rustix::fs::Mode;
 use subsystem::errors::Failure;
@@ -44,7 +43,7 @@ use crate::exports::Exports;
 use crate::http::Http;
 use crate::listen::{self, Wanted};
 use crate::machine;
-use crate::nodes::{self, Handover};
+use crate::nodes::{self, Handover, Meeting, Node};
 use crate::notify;
 use crate::options::{Buffers, DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::output::print;
@@ -127,7 +126,7 @@ async fn serve(running: Running) -> Result<Ending, Failure> {
         .as_deref()
         .map(Group::find)
         .transpose()?;
-    let pool = pool_request(args);
+    let mut pool = pool_request(args);
     // A pool that is there may keep listeners of its own, which are not known before it is open.
     let can_listen = listen::check(&wanted).await;
     if pool.makes_pool() {
@@ -135,17 +134,22 @@ async fn serve(running: Running) -> Result<Ending, Failure> {
     }
     let count = args.reactors.unwrap_or_else(default_reactors);
     let mut limits = limits(args, wanted.of(Transport::Tcp).count(), count);
-    let first = nodes::first_drive(&pool.dir, &pool.drives)?;
-    if args.join && first.is_none() {
+    let meeting = Meeting::find(&pool.dir, &pool.drives)?;
+    if args.join && meeting.is_none() {
         return Err(Failure::invalid(
-            "--join is for a pool whose drives are in a cluster, which another node reaches too: name them with --drive rados:POOL",
+            "--join is for a pool whose drives another node reaches too: all on sleds (--drive nvme+tcp://...), or in a cluster \
+             (--drive rados:POOL)",
         ));
     }
+    // A pool on sleds is for one node, if nobody says that it is not.
+    let meeting = meeting.filter(|meeting| args.join || matches!(meeting, Meeting::Cluster(_)));
+    let is_shared = matches!(meeting, Some(Meeting::Sleds(_)));
+    pool.shared = is_shared.then_some(again::end_without_majority);
     // Who makes a pool is told at once that its cluster does not answer.
     let waits = args.join || PoolDir::exists(&pool.dir);
-    let node = match first {
-        Some(first) => tokio::select! {
-            joined = nodes::join(first, waits) => Some(joined?),
+    let node = match meeting {
+        Some(meeting) => tokio::select! {
+            joined = nodes::join(meeting, waits) => Some(joined?),
             _ = signals.stop() => return Ok(Ending::Stopped),
         },
         None => None,
@@ -276,6 +280,9 @@ async fn serve_on(
         Some(pool) => pool,
         None => open_pool(request, control).await?,
     };
+    if let Some(node) = around.node {
+        nodes::has_pool(node, pool.engine.opening().epoch).await;
+    }
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
@@ -359,6 +366,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         index_bytes_max: args
             .index_memory
             .unwrap_or_else(machine::half_of_memory_bytes),
+        shared: None,
     }
 }
 

@@ -12,13 +12,13 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use dedup::ErrorKind;
+use drives::nodes::Ownership;
 use meta::{Ahead, Opening, PoolDir, RocksOptions, Store as _};
-use rados_drives::{Node, Ownership};
 use subsystem::errors::Failure;
 
-use crate::errors::of_meta;
-use crate::import::Source;
-use crate::nodes::blocking;
+use crate::errors::{of_drive, of_meta};
+use crate::import::{Source, is_any_labelled};
+use crate::nodes::{Node, blocking};
 use crate::opened_drive::ClaimedDrives;
 use crate::options::{DriveArg, drive_path};
 use crate::pool::{self, OpenPool, PoolRequest};
@@ -40,15 +40,26 @@ pub(crate) enum Verdict {
     /// To make it, if that was asked for.
     Make,
     /// To take it.
-    Take,
+    Take(From),
     /// To wait: this machine has it, or none at this moment.
     Wait(Option<String>),
+}
+
+/// From whom the pool is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    /// From nobody, as far as is known: who has it all the same keeps it.
+    Nobody,
+    /// From an owner that left, or let its lease end, and is shut out.
+    Owner,
 }
 
 /// What was seen of the pool's owner.
 pub(crate) struct Watch {
     node: Arc<Node>,
     sight: Sight,
+    /// The pool's drives, as long as it is not known that there is a pool.
+    unknown: Option<Vec<PathBuf>>,
 }
 
 /// How long the cluster was seen without a gap.
@@ -82,36 +93,71 @@ impl Sight {
                 let until = *self.yields_until.get_or_insert(answered + YIELD_MAX);
                 match answered < until {
                     true => Verdict::Wait(None),
-                    false => Verdict::Take,
+                    false => Verdict::Take(From::Owner),
                 }
             }
             Ownership::Owned(machine) => Verdict::Wait(Some(machine)),
             Ownership::Silent(machine) if unbroken < self.lease => Verdict::Wait(Some(machine)),
+            // Its owner says so again, if it lives.
+            Ownership::Forgotten if unbroken < self.lease => Verdict::Wait(None),
             Ownership::Missing => Verdict::Make,
-            Ownership::Left | Ownership::Silent(_) => Verdict::Take,
+            Ownership::Forgotten => Verdict::Take(From::Nobody),
+            Ownership::Left | Ownership::Silent(_) => Verdict::Take(From::Owner),
         })
     }
 }
 
 impl Watch {
-    pub(crate) fn new(node: Arc<Node>) -> Self {
+    /// # Errors
+    /// What was named is no drive.
+    pub(crate) fn new(node: Arc<Node>, request: &PoolRequest) -> Result<Self, Failure> {
         let sight = Sight {
             lease: node.lease(),
             unbroken_since: None,
             last_answer: None,
             yields_until: None,
         };
-        Self { node, sight }
+        let unknown = match PoolDir::exists(&request.dir) {
+            true => None,
+            false => Some(named(request)?),
+        };
+        Ok(Self {
+            node,
+            sight,
+            unknown,
+        })
     }
 
     /// Looks at the owner's lease.
     ///
     /// # Errors
-    /// The cluster does not answer.
+    /// The drives do not answer.
     pub(crate) async fn look(&mut self) -> Result<Verdict, Failure> {
         let node = self.node.clone();
         let seen = blocking(move || node.owner()).await;
+        let seen = match seen {
+            // Who keeps a list of nodes does not know whether there was ever a pool.
+            Ok(Ownership::Forgotten) if self.is_unmade().await? => Ok(Ownership::Missing),
+            seen => seen,
+        };
         self.sight.judge(Instant::now(), seen)
+    }
+
+    /// Whether no drive is one of a pool.
+    async fn is_unmade(&mut self) -> Result<bool, Failure> {
+        let Node::Sleds(_) = &*self.node else {
+            return Ok(false);
+        };
+        let Some(paths) = self.unknown.clone() else {
+            return Ok(false);
+        };
+        let looked = tokio::task::spawn_blocking(move || is_any_labelled(&paths)).await;
+        let looked = looked.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()));
+        let is_labelled = looked??;
+        if is_labelled {
+            self.unknown = None;
+        }
+        Ok(!is_labelled)
     }
 }
 
@@ -141,11 +187,23 @@ fn named(request: &PoolRequest) -> Result<Vec<PathBuf>, Failure> {
 /// Another node took it, or was alive after all ([`ErrorKind::Unavailable`]); or it cannot be opened.
 pub(crate) async fn take(
     request: &PoolRequest,
+    (node, from): (Arc<Node>, From),
     control: &reactor::Handle,
     ahead: Option<Ahead>,
 ) -> Result<OpenPool, Failure> {
     let (dir, named) = (request.dir.clone(), named(request)?);
-    let prepared = tokio::task::spawn_blocking(move || prepare_folder(&dir, named, ahead)).await;
+    let work = move || {
+        let shared_until = node.last_epoch().map_err(of_drive)?;
+        let claim = |drives: &[PathBuf]| match from {
+            From::Nobody => Source::claim(drives, None),
+            From::Owner => Source::take_over(drives, shared_until),
+        };
+        let (epoch, claimed) = prepare_folder(&dir, named, claim, ahead)?;
+        // If it dies before all know that it has the pool, the others know from whom they take it.
+        node.opens(epoch.saturating_add(1)).map_err(of_drive)?;
+        Ok(claimed)
+    };
+    let prepared: Result<Result<_, Failure>, _> = tokio::task::spawn_blocking(work).await;
     let claimed =
         prepared.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))??;
     let request = request.clone();
@@ -154,19 +212,23 @@ pub(crate) async fn take(
 }
 
 /// Makes the pool's folder of its drives, unless it has all that they have. The drives that were claimed for that are this node's
-/// until the pool is open: if nobody had them meanwhile, another standby would take them. Blocks.
+/// until the pool is open: if nobody had them meanwhile, another standby would take them. Returns the epoch of the last opening too.
+/// Blocks.
 fn prepare_folder(
     dir: &Path,
     named: Vec<PathBuf>,
+    claim: impl Fn(&[PathBuf]) -> Result<Source, Failure>,
     ahead: Option<Ahead>,
-) -> Result<ClaimedDrives, Failure> {
+) -> Result<(u32, ClaimedDrives), Failure> {
     if !PoolDir::exists(dir) {
-        return Ok(Source::claim(&named, None)?.import(dir, ahead)?.claimed);
+        let imported = claim(&named)?.import(dir, ahead)?;
+        return Ok((imported.epoch, imported.claimed));
     }
     // Before they are this node's, another one may open the pool still.
-    let source = Source::claim(&drives_of(dir, named)?, None)?;
+    let source = claim(&drives_of(dir, named)?)?;
     if is_newest(dir, source.newest_opening())? {
-        return Ok(source.into_drives());
+        let epoch = source.newest_opening().map_or(0, |opening| opening.epoch);
+        return Ok((epoch, source.into_drives()));
     }
     // It has nothing that the drives have not: all that was acknowledged is there.
     tracing::info!(
@@ -205,7 +267,7 @@ fn prepare_folder(
     {
         tracing::warn!(%error, "an older copy of the pool's folder is left");
     }
-    Ok(imported.claimed)
+    Ok((imported.epoch, imported.claimed))
 }
 
 /// Where an older folder is while a new one is made.
@@ -281,7 +343,7 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(story.see_at_once(owned()), waits());
         }
-        assert_eq!(story.see_at_once(silent()), Verdict::Take);
+        assert_eq!(story.see_at_once(silent()), Verdict::Take(From::Owner));
     }
 
     #[test]
@@ -295,7 +357,7 @@ mod tests {
             let began = story.now;
             loop {
                 let verdict = story.see_at_once(silent());
-                if verdict == Verdict::Take {
+                if verdict == Verdict::Take(From::Owner) {
                     break;
                 }
                 assert!(story.now - began < LEASE * 2, "it waits for ever");
@@ -333,8 +395,25 @@ mod tests {
     #[test]
     fn who_starts_waits_for_a_silent_owner_and_not_for_one_that_left() {
         assert_eq!(Story::new().see_at_once(silent()), waits());
-        assert_eq!(Story::new().see_at_once(Ownership::Left), Verdict::Take);
+        assert_eq!(
+            Story::new().see_at_once(Ownership::Left),
+            Verdict::Take(From::Owner)
+        );
         assert_eq!(Story::new().see_at_once(Ownership::Missing), Verdict::Make);
+    }
+
+    #[test]
+    fn an_owner_that_was_forgotten_has_the_time_of_a_lease_and_then_keeps_what_it_has() {
+        let mut story = Story::new();
+        let began = story.now;
+        while story.see_at_once(Ownership::Forgotten) == Verdict::Wait(None) {
+            assert!(story.now - began < LEASE * 2, "it waits for ever");
+        }
+        assert!(story.now - began >= LEASE);
+        assert_eq!(
+            story.see_at_once(Ownership::Forgotten),
+            Verdict::Take(From::Nobody)
+        );
     }
 
     #[test]
@@ -345,7 +424,7 @@ mod tests {
         assert_eq!(story.see_at_once(owned()), waits());
         assert_eq!(
             story.see_at_once(Ownership::Left),
-            Verdict::Take,
+            Verdict::Take(From::Owner),
             "it was taken, and left again"
         );
         let mut story = Story::new();
@@ -353,7 +432,7 @@ mod tests {
         story.now += YIELD_MAX;
         assert_eq!(
             story.see_at_once(Ownership::GaveAway),
-            Verdict::Take,
+            Verdict::Take(From::Owner),
             "nobody took it"
         );
     }

@@ -106,12 +106,22 @@ fn can_be_elsewhere() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
         let tried = Command::new("unshare")
-            .args(["--pid", "--fork", "true"])
+            .args(["--pid", "--uts", "--mount", "--fork", "true"])
             .stderr(Stdio::null())
             .status();
         tried.is_ok_and(|status| status.success())
     })
 }
+
+/// Becomes a program on a machine of that name ($0): what names its identity (the first argument) lies over the files with these.
+const ON_OTHER_MACHINE: &str = r#"
+  echo "$0" >/proc/sys/kernel/hostname || exit
+  identity=$1
+  shift
+  for file in /etc/nvme/hostnqn /etc/machine-id; do
+    [ ! -e "$file" ] || mount --bind "$identity" "$file" || exit
+  done
+  exec "$@""#;
 
 impl Daemon {
     /// Starts `onefold serve --pool POOL ARGUMENTS...` and waits for its `ready` line.
@@ -161,19 +171,27 @@ impl Daemon {
         daemon
     }
 
-    /// [`Daemon::start_elsewhere`] on a machine of that name; `None` where that is not permitted.
+    /// [`Daemon::start_elsewhere`] on a machine of that name, which targets know by another one too; `None` where that is not permitted.
     ///
     /// # Panics
     /// As [`Daemon::start`].
-    pub fn start_on(machine: &str, pool: &Path, arguments: &[&str]) -> Option<Self> {
+    pub fn start_on(
+        machine: &str,
+        namespace: Option<&str>,
+        pool: &Path,
+        arguments: &[&str],
+    ) -> Option<Self> {
         if !can_be_elsewhere() {
             return None;
         }
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--pid", "--uts", "--fork", "--kill-child", "sh", "-c"]);
-        unshare.arg(r#"echo "$0" > /proc/sys/kernel/hostname && exec "$@""#);
-        unshare.arg(machine).arg(program());
-        let mut daemon = Self::start_by(unshare, pool, None, arguments);
+        let identity = pool.with_extension("machine");
+        let name = format!("nqn.2026-11.org.example:{machine}\n");
+        std::fs::write(&identity, name).expect("it can be written");
+        let mut unshare = in_network(namespace, OsStr::new("unshare"));
+        unshare.args(["--pid", "--uts", "--mount", "--fork", "--kill-child"]);
+        unshare.args(["sh", "-c", ON_OTHER_MACHINE]);
+        unshare.arg(machine).arg(identity).arg(program());
+        let mut daemon = Self::start_by(unshare, pool, namespace, arguments);
         daemon.is_elsewhere = true;
         Some(daemon)
     }

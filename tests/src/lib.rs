@@ -13,6 +13,8 @@ pub mod daemon;
 pub mod guide;
 pub mod host;
 pub mod lab;
+pub mod paths;
+pub mod sled;
 pub mod write_log;
 
 use std::{

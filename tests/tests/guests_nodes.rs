@@ -1,15 +1,17 @@
 //! A host with a real kernel that is attached to two nodes of one pool, while these fail.
 //!
-//! This test needs root, QEMU, the lab's images, and Ceph. `ONEFOLD_TAKEOVERS` is how many there are.
+//! These tests need root, QEMU, the lab's images, and most of them Ceph. `ONEFOLD_TAKEOVERS` is how many there are.
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tests::ceph::Ceph;
 use tests::daemon::{Daemon, assert_consistent_in};
 use tests::lab::{CutOff, Guest, GuestSpec, Network, Node, TARGET_V4, steadily};
+use tests::sled::Sled;
 
 /// Takeovers, unless the environment says another number.
 const TAKEOVERS: usize = 3;
@@ -23,7 +25,7 @@ const TURN_LIMIT: Duration = Duration::from_secs(180);
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_goes_on_by_its_other_path_whenever_the_node_with_the_pool_dies() {
-    is_right_across_takeovers("fio", &[Failure::Killed]);
+    is_right_across_takeovers("fio", &[Failure::Killed], Home::in_cluster);
 }
 
 #[test]
@@ -31,16 +33,68 @@ fn linux_goes_on_by_its_other_path_whenever_the_node_with_the_pool_dies() {
 fn linux_goes_on_when_the_node_with_the_pool_loses_power_or_its_way_to_the_cluster_or_sleeps() {
     let failures = [
         Failure::LosesPower,
-        Failure::IsCutOffFromCluster,
+        Failure::IsCutOffFromDrives,
         Failure::Sleeps,
     ];
-    is_right_across_takeovers("fio", &failures);
+    is_right_across_takeovers("fio", &failures, Home::in_cluster);
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn postgresql_keeps_every_transaction_while_the_nodes_with_its_pool_die() {
-    is_right_across_takeovers("postgres", &[Failure::Killed]);
+    is_right_across_takeovers("postgres", &[Failure::Killed], Home::in_cluster);
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_goes_on_when_the_node_with_a_pool_on_sleds_dies_loses_power_is_cut_off_or_sleeps() {
+    let failures = [
+        Failure::Killed,
+        Failure::LosesPower,
+        Failure::IsCutOffFromDrives,
+        Failure::Sleeps,
+    ];
+    is_right_across_takeovers("fio", &failures, Home::on_sleds);
+}
+
+/// Where the pool lives.
+enum Home {
+    Cluster(Ceph),
+    /// Each has a copy of everything.
+    Sleds(Vec<Sled>),
+}
+
+impl Home {
+    /// `None` where there is no Ceph.
+    fn in_cluster(network: &Network, _: &Path) -> Option<Self> {
+        Ceph::in_network(network.name()).map(Self::Cluster)
+    }
+
+    fn on_sleds(network: &Network, folder: &Path) -> Option<Self> {
+        let sleds = (0..3).map(|number| {
+            let listen = format!("tcp://{TARGET_V4}:{}", 4430 + u32::from(number));
+            Sled::start_new(folder, number, &listen, Some(network.name()))
+        });
+        Some(Self::Sleds(sleds.collect()))
+    }
+
+    /// What a node is told of it.
+    fn arguments(&self) -> Vec<String> {
+        let told = match self {
+            Self::Cluster(ceph) => {
+                let drive = format!("{}=2G", ceph.address("pool", "guest", "onefold"));
+                return ["--create", "256M", "--drive", &drive]
+                    .map(str::to_owned)
+                    .to_vec();
+            }
+            Self::Sleds(sleds) => sleds,
+        };
+        let create = ["--create", "0", "--redundancy", "mirror=3"];
+        let volume = ["--volume", "vol0=200M"];
+        let drives = told.iter().flat_map(|sled| ["--drive", &sled.drive]);
+        let all = create.into_iter().chain(volume).chain(drives);
+        all.map(str::to_owned).collect()
+    }
 }
 
 /// How the node with the pool fails.
@@ -50,8 +104,8 @@ enum Failure {
     Killed,
     /// Its machine says nothing any more, to nobody, and comes back with nothing of what it had in memory.
     LosesPower,
-    /// Hosts reach it, and it does not reach the cluster.
-    IsCutOffFromCluster,
+    /// Hosts reach it, and it does not reach the pool's drives.
+    IsCutOffFromDrives,
     /// It stands still, and wakes when another node has the pool.
     Sleeps,
 }
@@ -67,14 +121,14 @@ impl Failure {
         let cut_off = match self {
             Self::Killed | Self::Sleeps => None,
             Self::LosesPower => Some(node.pull_cable()),
-            Self::IsCutOffFromCluster => Some(node.cut_off_from(TARGET_V4)),
+            Self::IsCutOffFromDrives => Some(node.cut_off_from(TARGET_V4)),
         };
         let daemon = match self {
             Self::Killed | Self::LosesPower => {
                 daemon.kill_hard();
                 None
             }
-            Self::IsCutOffFromCluster => Some(daemon),
+            Self::IsCutOffFromDrives => Some(daemon),
             Self::Sleeps => {
                 tell(&daemon, Signal::STOP);
                 Some(daemon)
@@ -110,32 +164,33 @@ fn tell(daemon: &Daemon, signal: Signal) {
 }
 
 /// Lets the node with the pool fail again and again, while a program of the guest writes and verifies.
-fn is_right_across_takeovers(load: &str, failures: &[Failure]) {
+fn is_right_across_takeovers(
+    load: &str,
+    failures: &[Failure],
+    home: impl Fn(&Network, &Path) -> Option<Home>,
+) {
     let takeovers = std::env::var("ONEFOLD_TAKEOVERS").ok();
     let takeovers = takeovers.map_or(TAKEOVERS, |count| count.parse().expect("a number"));
+    let takeovers = takeovers.max(failures.len());
     steadily(|| {
         let network = Network::new(1, 1500);
         let machines = [0, 1].map(|number| network.node(number));
-        let Some(ceph) = Ceph::in_network(network.name()) else {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(home) = home(&network, folder.path()) else {
             return;
         };
-        let folder = tempfile::tempdir().expect("a folder");
         let pools = ["a", "b"].map(|name| folder.path().join(name));
-        let drive = format!("{}=2G", ceph.address("pool", "guest", "onefold"));
         let start = |at: usize| {
             let listen = format!("tcp://{}:4420", machines[at].address());
-            let arguments = [
-                "--join",
-                "--create",
-                "256M",
-                "--drive",
-                &drive,
-                "--listen",
-                &listen,
-                "--reactors",
-                "1",
-            ];
-            Daemon::start_elsewhere(&pools[at], Some(machines[at].name()), &arguments)
+            let told = home.arguments();
+            let usual = ["--join", "--listen", &listen, "--reactors", "1"];
+            let arguments: Vec<&str> = usual
+                .into_iter()
+                .chain(told.iter().map(String::as_str))
+                .collect();
+            let (machine, network) = (format!("node{at}"), Some(machines[at].name()));
+            Daemon::start_on(&machine, network, &pools[at], &arguments)
+                .expect("root may make machines of this one")
         };
         let mut nodes = [Some(start(0)), Some(start(1))];
         let limit = BOOT_LIMIT + TURN_LIMIT * u32::try_from(takeovers).expect("some");

@@ -4,5 +4,7 @@ mod conforms;
 mod fences;
 mod keys;
 mod losses;
+mod node_table;
+mod nodes;
 mod sled;
 mod transfers;

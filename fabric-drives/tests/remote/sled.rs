@@ -20,12 +20,15 @@ use nvme::identify::{
 };
 use nvme::io::IoCommand;
 use nvme::log::{LogPage, SmartLog};
+use nvme::node_table::NodeTableCommand;
 use nvme::reservation::{
     AcquireAction, KeyPair, ReportedRegistrant, ReservationCommand, ReservationReport,
     ReservationType,
 };
 use nvme::{Cqe, Nqn, Status};
 use reactor::{Buffer, BufferPool, ReactorThread};
+
+use crate::nodes::Nodes;
 
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.dev.onefold:sled";
 const CNTLID: u16 = 7;
@@ -60,6 +63,8 @@ pub(crate) struct Media {
     pub(crate) commands: Vec<u8>,
     /// Host Identifiers of admin queues that connected.
     pub(crate) connected: Vec<HostId>,
+    /// The node table; without it the target does not know the commands.
+    pub(crate) nodes: Option<Nodes>,
     registrants: Vec<(HostId, u64)>,
     holder: Option<HostId>,
     held: Vec<Held>,
@@ -182,6 +187,7 @@ impl Sled {
             health: Some(SmartLog::default()),
             commands: Vec::new(),
             connected: Vec::new(),
+            nodes: None,
             registrants: Vec::new(),
             holder: None,
             held: Vec::new(),
@@ -200,6 +206,18 @@ impl Sled {
 
     pub(crate) fn media(&self) -> MutexGuard<'_, Media> {
         self.media.lock().expect("no story panics with it")
+    }
+
+    /// The same with a node table, and with commands that move 1 MiB (MDTS 8).
+    pub(crate) fn with_nodes(self) -> Self {
+        self.media().nodes = Some(Nodes::default());
+        self.media().controller.mdts = 8;
+        self
+    }
+
+    /// Changes the node table.
+    pub(crate) fn change_nodes(&self, change: impl FnOnce(&mut Nodes)) {
+        change(self.media().nodes.as_mut().expect("it has a table"));
     }
 
     /// The same without reservations.
@@ -425,6 +443,16 @@ impl Serving {
             data.buffer[..len].to_vec()
         };
         self.media().commands.push(capsule.sqe.opcode());
+        if let Some(command) = NodeTableCommand::parse(&capsule.sqe) {
+            let command = command.expect("a command");
+            let data = match command {
+                NodeTableCommand::Send { length, .. } => fetched(length as usize).await,
+                NodeTableCommand::Receive { .. } => Vec::new(),
+            };
+            let mut media = self.media();
+            let nodes = media.nodes.as_mut().ok_or(Status::INVALID_OPCODE)?;
+            return nodes.run(command, &data);
+        }
         if let Some(command) = ReservationCommand::parse(&capsule.sqe) {
             let command = command.expect("a command");
             let data = match command {

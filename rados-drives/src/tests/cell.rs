@@ -7,6 +7,7 @@
 //!
 //! `ONEFOLD_CELL_SEEDS` is how many schedules there are.
 
+use drives::nodes::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use shuttle::thread;
 use uuid::Uuid;
 
 use crate::client::{Change, Client, Errno, Filled, Holder, Memory, Pending};
-use crate::header::{OWNER, Owner, Process, Tenant};
+use crate::header::{OWNER, Owner, Tenant};
 use crate::owner::{Lease, NotTaken, Take, Wanted, take};
 use crate::renewer::Kept;
 

@@ -1,5 +1,6 @@
 //! What every kind of drive must do, and what a cluster makes of it.
 
+use drives::nodes::Process;
 use std::sync::Arc;
 
 use conformance::Races;
@@ -9,7 +10,6 @@ use uuid::Uuid;
 use super::model::Model;
 use super::{BYTES, extent, filled, open, open_as, options, read, story, write};
 use crate::client::Errno;
-use crate::header::Process;
 use crate::{Claim, OpenOptions, RadosDrive};
 
 async fn owned(model: &Arc<Model>) -> RadosDrive {

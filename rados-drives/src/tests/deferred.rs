@@ -1,5 +1,6 @@
 //! Small writes that go to the cluster with the journal: nothing is lost that was flushed, whoever has the drive next.
 
+use drives::nodes::Process;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,7 +12,6 @@ use uuid::Uuid;
 use super::model::Model;
 use super::{extent, filled, open, open_as, options, read, story, wait_for, write};
 use crate::client::Errno;
-use crate::header::Process;
 use crate::{Claim, RadosDrive};
 
 /// Blocks whose writes are deferred; the journal is behind them.

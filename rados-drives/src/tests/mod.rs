@@ -8,6 +8,7 @@ mod nodes;
 mod owners;
 mod registry;
 
+use drives::nodes::Process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,6 @@ use drives::{BLOCK_BYTES, Drive, DriveError, Extent};
 use reactor::{Buffer, Config, PoolConfig};
 
 use crate::client::Cluster;
-use crate::header::Process;
 use crate::shared::Names;
 use crate::{Limits, OpenOptions, RadosDrive};
 use model::Model;

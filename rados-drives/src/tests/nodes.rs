@@ -1,5 +1,6 @@
 //! Nodes that offer one pool: who owns it, what the owner says of it, and their numbers.
 
+use drives::nodes::{NODES_MAX, Ownership, Process};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,7 @@ use uuid::Uuid;
 
 use super::model::{Model, Shared};
 use super::{STORY_MAX, names, open_as, options, story, wait_for};
-use crate::header::Process;
-use crate::{Claim, Limits, NODES_MAX, Node, Ownership, RadosDrive};
+use crate::{Claim, Limits, Node, RadosDrive};
 
 const POOL: Uuid = Uuid::from_u128(7);
 

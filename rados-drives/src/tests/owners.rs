@@ -1,5 +1,6 @@
 //! Who may write: takeovers, owners that slept, and what was on its way.
 
+use drives::nodes::Process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +11,6 @@ use uuid::Uuid;
 
 use super::model::Model;
 use super::{open_as, options, read, story, wait_for, write};
-use crate::header::Process;
 use crate::{Claim, Limits, OpenOptions, RadosDrive};
 
 const POOL: Uuid = Uuid::from_u128(7);

@@ -1,11 +1,11 @@
 //! What the nodes of several pools know together.
 
+use drives::nodes::Process;
 use std::sync::Arc;
 
 use super::model::{Model, Shared};
 use super::options;
 use crate::client::{Change, Cluster};
-use crate::header::Process;
 use crate::{REGISTRY_BYTES_MAX, Registry};
 
 fn registry(model: &Arc<Model>, machine: &str) -> Registry {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use dedup::ErrorKind;
-use rados_drives::{Limits, Ownership, Registry};
+use drives::nodes::Ownership;
+use rados_drives::{Limits, Registry};
 use serde_json::{Value, json};
 use subsystem::errors::Failure;
 use uuid::Uuid;
@@ -122,7 +123,9 @@ impl Pool {
     fn machine(&self) -> Option<&str> {
         match &self.owner {
             Ownership::Owned(machine) | Ownership::Silent(machine) => Some(machine),
-            Ownership::Missing | Ownership::Left | Ownership::GaveAway => None,
+            Ownership::Missing | Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => {
+                None
+            }
         }
     }
 
@@ -130,7 +133,7 @@ impl Pool {
         match &self.owner {
             Ownership::Owned(_) => "served",
             Ownership::Silent(_) => "silent",
-            Ownership::Left | Ownership::GaveAway => "no owner",
+            Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => "no owner",
             Ownership::Missing => "gone",
         }
     }
@@ -151,7 +154,7 @@ impl Pool {
             Ownership::Silent(machine) => Some(format!(
                 "pool '{name}': '{machine}' had it and does not answer: a standby takes it, if one lives"
             )),
-            Ownership::Left | Ownership::GaveAway => Some(format!(
+            Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => Some(format!(
                 "pool '{name}': no node serves it: start `onefold serve --join`"
             )),
             Ownership::Missing => Some(format!(

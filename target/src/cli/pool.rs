@@ -172,12 +172,12 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the nodes that offer a pool in a cluster, and say which of them serves it
+    /// List the nodes that offer a pool, and say which of them serves it
     #[command(
-        after_help = "Examples:\n  onefold pool nodes --pool ./onefold-data\n  onefold pool nodes rados:onefold\n\nIt asks the cluster, and needs no daemon."
+        after_help = "Examples:\n  onefold pool nodes --pool ./onefold-data\n  onefold pool nodes rados:onefold\n  onefold pool nodes nvme+tcp://192.0.2.7:4420/nqn.2026-11.dev.onefold:sled:a#1\n\nIt asks the cluster, or the sleds, and needs no daemon."
     )]
     Nodes {
-        /// The pool's first drive, where there is no folder
+        /// A drive of the pool, where there is no folder
         #[arg(value_name = "DRIVE")]
         drive: Option<PathBuf>,
         /// The pool.

@@ -1,12 +1,13 @@
 //! `onefold pool nodes` and `onefold pool move`: the nodes that offer a pool, and which of them has it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use api::client::Client;
 use dedup::ErrorKind;
+use drives::nodes::OtherNode;
 use meta::PoolDir;
-use rados_drives::{Limits, OtherNode, RadosAddress, Registry};
+use rados_drives::{Limits, RadosAddress, Registry};
 use serde_json::json;
 use subsystem::errors::Failure;
 
@@ -14,15 +15,21 @@ use super::run::converse;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
 use crate::errors::{of_drive, of_meta};
-use crate::nodes::{Says, address_of};
+use crate::nodes::{Meeting, Says};
+use crate::opened_drive::node_options;
 use crate::options::drive_path;
 
 /// Lists the nodes of the pool with that drive, or in that folder.
 pub(super) fn nodes(drive: Option<&Path>, pool: &Path, as_json: bool) -> Outcome {
-    let address = address_at(drive, pool)?;
-    let drive = address.name().to_owned();
-    let registry = Registry::open(address, Limits::default()).map_err(of_drive)?;
-    let found = registry.nodes(&drive).map_err(of_drive)?;
+    let found = match meeting_at(drive, pool)? {
+        Meeting::Cluster(address) => {
+            let drive = address.name().to_owned();
+            let registry = Registry::open(address, Limits::default()).map_err(of_drive)?;
+            registry.nodes(&drive)
+        }
+        Meeting::Sleds(drives) => fabric_drives::nodes_of(drives, node_options()),
+    };
+    let found = found.map_err(of_drive)?;
     let nodes: Vec<(OtherNode, Says)> = found
         .into_iter()
         .map(|node| {
@@ -83,10 +90,10 @@ pub(super) fn nodes(drive: Option<&Path>, pool: &Path, as_json: bool) -> Outcome
     Ok(ExitCode::SUCCESS)
 }
 
-/// The drive that was named, or the first one of the pool in a folder.
-pub(super) fn address_at(drive: Option<&Path>, pool: &Path) -> Result<RadosAddress, Failure> {
-    let address = match drive {
-        Some(drive) => address_of(&drive_path(drive).map_err(Failure::invalid)?),
+/// Where the nodes of the pool meet that has the drive which was named, or that is in a folder.
+fn meeting_at(drive: Option<&Path>, pool: &Path) -> Result<Meeting, Failure> {
+    let meeting = match drive {
+        Some(drive) => Meeting::of(&[drive_path(drive).map_err(Failure::invalid)?]),
         None if !PoolDir::exists(pool) => {
             return Err(Failure::new(
                 ErrorKind::NotFound,
@@ -96,20 +103,31 @@ pub(super) fn address_at(drive: Option<&Path>, pool: &Path) -> Result<RadosAddre
                 ),
             ));
         }
-        None => first_drive(pool)?,
+        None => Meeting::of(&drives_in(pool)?),
     };
-    address.ok_or_else(|| {
+    meeting.ok_or_else(|| {
         Failure::invalid(
-            "the pool has no drive in a cluster, so no other node can have it: name one such as rados:POOL",
+            "other nodes do not reach the pool's drives, so none can have it: all must be on sleds, or in a cluster",
         )
     })
 }
 
-/// The first drive of the pool in a folder, which a daemon may have open.
-fn first_drive(pool: &Path) -> Result<Option<RadosAddress>, Failure> {
+/// A drive in a cluster: the one that was named, or the first one of the pool in a folder.
+pub(super) fn address_at(drive: Option<&Path>, pool: &Path) -> Result<RadosAddress, Failure> {
+    match meeting_at(drive, pool)? {
+        Meeting::Cluster(address) => Ok(address),
+        Meeting::Sleds(_) => Err(Failure::invalid(
+            "the pool has no drive in a cluster: name one such as rados:POOL",
+        )),
+    }
+}
+
+/// The drives of the pool in a folder, which a daemon may have open.
+fn drives_in(pool: &Path) -> Result<Vec<PathBuf>, Failure> {
     let identity = PoolDir::read_identity(pool).map_err(of_meta)?;
-    let mut drives = identity.drives.iter().filter(|drive| !drive.is_removed);
-    Ok(drives.next().and_then(|drive| address_of(&drive.path)))
+    let drives = identity.drives.into_iter();
+    let drives = drives.filter(|drive| !drive.is_removed);
+    Ok(drives.map(|drive| drive.path).collect())
 }
 
 /// Gives the pool of a daemon to another node.

@@ -11,7 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dedup::ErrorKind;
-use rados_drives::{Described, Registry};
+use drives::nodes::Described;
+use rados_drives::Registry;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;

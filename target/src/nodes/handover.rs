@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rados_drives::Node;
 use subsystem::errors::Failure;
 use tokio::sync::Notify;
 
 use super::blocking::blocking;
+use super::node::Node;
 
 /// Gives the pool of this daemon away, once somebody asks for that.
 pub(crate) struct Handover {

@@ -1,24 +1,23 @@
-//! The nodes that offer one pool to hosts, where its drives are in a cluster that all of them reach.
+//! The nodes that offer one pool to hosts, where all of them reach its drives: in a cluster, or on sleds.
 //!
 //! Guarantees:
 //! - Hosts hear of the listeners of all nodes from each of them, and no two nodes give a controller the same identifier.
-//! - Standbys hear of a change of what hosts see within seconds. A cluster that does not answer delays only that.
+//! - Standbys hear of a change of what hosts see within seconds. Drives that do not answer delay only that.
 //! - A node on a drained machine gives its pool away as soon as a node on another one offers it, and not before.
 
 mod blocking;
 pub(crate) mod cluster;
 mod handover;
+mod node;
 mod turn;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dedup::ErrorKind;
+use drives::nodes::{NODES_MAX, OtherNode};
 use fabric::{TlsMode, TransportAddress};
-use meta::PoolDir;
-use rados_drives::{Limits, NODES_MAX, Node, OtherNode, RadosAddress};
 use serde::{Deserialize, Serialize};
 use subsystem::catalog::PortConfig;
 use subsystem::describe::Description;
@@ -28,14 +27,12 @@ use uuid::Uuid;
 
 use crate::again;
 use crate::announcement::Place;
-use crate::errors::{of_drive, of_meta};
-use crate::opened_drive::is_in_cluster;
-use crate::options::{DriveArg, drive_path};
-use crate::pool;
+use crate::errors::of_drive;
 
 pub(crate) use blocking::blocking;
 use cluster::{Cluster, KnownPool};
 pub(crate) use handover::Handover;
+pub(crate) use node::{Meeting, Node};
 pub(crate) use turn::patience;
 
 /// How often a standby looks for what the owner says, and the owner whether it has said all.
@@ -81,43 +78,19 @@ pub(crate) struct SaidListener {
     pub(crate) by_tls: bool,
 }
 
-/// The pool's first drive, if it is in a cluster: nodes meet there. `named`: the drives of a pool whose folder is not there.
+/// Becomes one of the nodes of the pool that meet there. `waits`: as long as nobody answers. A node that was cut off, or that starts
+/// before the pool's drives can be reached, needs nobody then.
 ///
 /// # Errors
-/// The folder cannot be opened, or another process has it.
-pub(crate) fn first_drive(dir: &Path, named: &[DriveArg]) -> Result<Option<RadosAddress>, Failure> {
-    let mut drives: Vec<PathBuf> = Vec::new();
-    if PoolDir::exists(dir) {
-        let known = PoolDir::open(dir).map_err(of_meta)?;
-        drives.extend(pool::own_drives(&known).into_iter().map(|(_, path)| path));
-    } else {
-        for drive in named {
-            if let DriveArg::Path { path, .. } = drive {
-                drives.push(drive_path(path).map_err(Failure::invalid)?);
-            }
-        }
-    }
-    Ok(drives.first().and_then(|first| address_of(first)))
-}
-
-/// The address of a drive, if it is in a cluster.
-pub(crate) fn address_of(path: &Path) -> Option<RadosAddress> {
-    path.to_str().filter(|_| is_in_cluster(path))?.parse().ok()
-}
-
-/// Becomes one of the nodes of the pool with that drive. `waits`: as long as the cluster does not answer. A node that was cut off
-/// from it, or that starts before it, needs nobody then.
-///
-/// # Errors
-/// The cluster is not there, or does not let this node in, or there are too many nodes.
-pub(crate) async fn join(first: RadosAddress, waits: bool) -> Result<Arc<Node>, Failure> {
+/// The drives cannot be reached, or this node may not use them, or there are too many nodes.
+pub(crate) async fn join(meeting: Meeting, waits: bool) -> Result<Arc<Node>, Failure> {
     let mut is_told = false;
     let node = loop {
-        let first = first.clone();
-        match blocking(move || Ok(Node::join(first, Limits::default()))).await? {
+        let meeting = meeting.clone();
+        match blocking(move || Ok(Node::join(meeting))).await? {
             Err(error) if waits && error.kind() == drives::ErrorKind::Unreachable => {
                 if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(%error, "this node tries again until the pool's cluster answers");
+                    tracing::warn!(%error, "this node tries again until the pool's drives answer");
                 }
                 tokio::time::sleep(PULSE).await;
             }
@@ -131,10 +104,18 @@ pub(crate) async fn join(first: RadosAddress, waits: bool) -> Result<Arc<Node>, 
     Ok(Arc::new(node))
 }
 
+/// Tells the other nodes that this one has the pool, in this epoch.
+pub(crate) async fn has_pool(node: &Arc<Node>, epoch: u32) {
+    let telling = node.clone();
+    if let Err(failure) = blocking(move || telling.has_pool(epoch)).await {
+        tracing::warn!(%failure, "the other nodes do not know yet that this one has the pool");
+    }
+}
+
 /// What the owner says of the pool, if it says something.
 ///
 /// # Errors
-/// The cluster does not answer, or it cannot be understood.
+/// The drives do not answer, or it cannot be understood.
 pub(crate) async fn description(node: &Arc<Node>) -> Result<Option<Description>, Failure> {
     let asked = node.clone();
     let read = blocking(move || asked.description(None)).await?;
@@ -142,29 +123,40 @@ pub(crate) async fn description(node: &Arc<Node>) -> Result<Option<Description>,
         .transpose()
 }
 
-/// Lets nodes know of each other, and standbys of the pool; ends the process if it serves the pool, is cut off from the cluster, and
-/// another node is not; gives the pool away where the machine is drained. Never ends by itself.
+/// Lets nodes know of each other, and standbys of the pool; ends the process if it serves the pool, is cut off from its drives, and
+/// another node waits; gives the pool away where the machine is drained. Never ends by itself.
 pub(crate) async fn keep(
     node: Arc<Node>,
     target: Arc<Target>,
     places: Vec<Place>,
     handover: Arc<Handover>,
 ) {
-    let watching = watch_cluster(&node, &target);
+    let watching = watch_drives(&node, &target);
     tokio::join!(tell(&node, &target, &places, &handover), watching);
 }
 
-/// Commands of hosts wait for the cluster for two minutes, and Linux sends them elsewhere only when their connection ends.
-async fn watch_cluster(node: &Arc<Node>, target: &Target) {
+/// Commands of hosts wait for the drives for a while, for those in a cluster for two minutes, and Linux sends them elsewhere only when
+/// their connection ends.
+async fn watch_drives(node: &Arc<Node>, target: &Target) {
+    let mut reached = Instant::now();
+    let is_reached = |answer: &Option<Result<bool, Failure>>| matches!(answer, Some(Ok(true)));
     loop {
         let asked = node.clone();
-        let mut answer = std::pin::pin!(blocking(move || asked.owner()));
-        if tokio::time::timeout(CUT_OFF, &mut answer).await.is_err() {
-            if target.is_serving() && !target.catalog().elsewhere.is_empty() {
-                again::end_cut_off(CUT_OFF);
-            }
-            // What it says is of no interest: it answers.
-            let _ = answer.await;
+        let mut asking = std::pin::pin!(blocking(move || Ok(asked.reaches())));
+        let left = CUT_OFF.saturating_sub(reached.elapsed());
+        let mut answer = tokio::time::timeout(left, &mut asking).await.ok();
+        if !is_reached(&answer)
+            && reached.elapsed() >= CUT_OFF
+            && target.is_serving()
+            && !target.catalog().elsewhere.is_empty()
+        {
+            again::end_cut_off(CUT_OFF);
+        }
+        if answer.is_none() {
+            answer = Some(asking.await);
+        }
+        if is_reached(&answer) {
+            reached = Instant::now();
         }
         tokio::time::sleep(PULSE).await;
     }
@@ -293,17 +285,19 @@ impl Told {
         pool: Uuid,
         others: &[OtherNode],
     ) -> Result<(), Failure> {
+        let Some(registry) = node.registry() else {
+            return Ok(());
+        };
         let others: BTreeSet<String> = others.iter().map(|other| other.machine.clone()).collect();
         let now = KnownPool {
             drive: node.drive().to_owned(),
-            machine: node.machine().to_owned(),
+            machine: node.machine(),
             standbys: others,
         };
         let known = self.noted.as_ref().filter(|(_, noted)| *noted == now);
         let known = known.map(|(revision, _)| revision.clone());
-        let (asked, noting) = (node.clone(), now.clone());
+        let noting = now.clone();
         let work = move || {
-            let registry = asked.registry();
             let Some((revision, cluster)) = Cluster::read(&registry, known.as_deref())? else {
                 return Ok(None);
             };
@@ -326,8 +320,8 @@ impl Told {
         let now = target.description()?;
         if self.description.as_ref() != Some(&now) {
             let bytes = now.encode()?;
-            let describing = node.clone();
-            blocking(move || describing.describe(&bytes)).await?;
+            let (describing, pool) = (node.clone(), now.pool);
+            blocking(move || describing.describe(pool, &bytes)).await?;
             self.description = Some(now);
         }
         Ok(())

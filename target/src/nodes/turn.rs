@@ -6,10 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rados_drives::Node;
+use drives::nodes::OtherNode;
 use subsystem::errors::Failure;
 
+use super::blocking::blocking;
 use super::cluster::Cluster;
+use super::node::Node;
 
 /// How long the cluster may take to say whose turn it is.
 const ANSWER_MAX: Duration = Duration::from_millis(300);
@@ -24,20 +26,42 @@ const DRAINED: Duration = Duration::from_secs(10);
 /// How long this node leaves the pool to others, now that it has no owner. `offers`: it has offered the pool to hosts so far. One that was
 /// started a moment ago finds a pool without an owner only where nobody waits for it.
 pub(crate) async fn patience(node: &Arc<Node>, offers: bool) -> Duration {
-    let asked = node.clone();
-    let read = tokio::task::spawn_blocking(move || Cluster::now(&asked.registry()));
+    let Some(registry) = node.registry() else {
+        return patience_by_number(node).await;
+    };
+    let read = tokio::task::spawn_blocking(move || Cluster::now(&registry));
     let cluster: Result<Cluster, Failure> = match tokio::time::timeout(ANSWER_MAX, read).await {
         Ok(Ok(read)) => read,
         // Hosts wait.
         Ok(Err(_)) | Err(_) => return Duration::ZERO,
     };
     match cluster {
-        Ok(cluster) => wait_of(&cluster, node.drive(), node.machine(), offers),
+        Ok(cluster) => wait_of(&cluster, node.drive(), &node.machine(), offers),
         Err(failure) => {
             tracing::warn!(%failure, "whose turn it is to take the pool is not known");
             Duration::ZERO
         }
     }
+}
+
+/// Where nothing is known of other pools, the node with the smallest number takes it first.
+async fn patience_by_number(node: &Arc<Node>) -> Duration {
+    let asked = node.clone();
+    let asking = blocking(move || asked.others());
+    match tokio::time::timeout(ANSWER_MAX, asking).await {
+        Ok(Ok(others)) => wait_behind(&others, node.number()),
+        // Hosts wait.
+        Ok(Err(_)) | Err(_) => Duration::ZERO,
+    }
+}
+
+fn wait_behind(others: &[OtherNode], number: u16) -> Duration {
+    behind(others.iter().filter(|other| other.number < number).count())
+}
+
+/// How long a standby waits that so many others go before.
+fn behind(before: usize) -> Duration {
+    STEP * u32::try_from(before).unwrap_or(u32::MAX)
 }
 
 fn wait_of(cluster: &Cluster, drive: &str, machine: &str, offers: bool) -> Duration {
@@ -50,8 +74,7 @@ fn wait_of(cluster: &Cluster, drive: &str, machine: &str, offers: bool) -> Durat
     let heirs = cluster.heirs(drive);
     let before = heirs.iter().position(|heir| *heir == machine);
     // One that came since the owner noted its standbys comes last.
-    let before = before.unwrap_or(heirs.len());
-    STEP * u32::try_from(before).unwrap_or(u32::MAX)
+    behind(before.unwrap_or(heirs.len()))
 }
 
 #[cfg(test)]
@@ -60,6 +83,19 @@ mod tests {
 
     use super::super::cluster::KnownPool;
     use super::*;
+
+    #[test]
+    fn of_several_nodes_on_sleds_the_one_with_the_smallest_number_waits_for_nothing() {
+        let other = |number| OtherNode {
+            number,
+            machine: "a".to_owned(),
+            says: Vec::new(),
+        };
+        let others = [other(1), other(4)];
+        assert_eq!(wait_behind(&others, 0), Duration::ZERO);
+        assert_eq!(wait_behind(&others, 2), STEP);
+        assert_eq!(wait_behind(&others, 5), STEP * 2);
+    }
 
     #[test]
     fn the_first_heir_waits_for_nothing_and_a_drained_machine_for_all_others() {

@@ -94,7 +94,7 @@ pub struct ServeArgs {
     pub drives: Vec<DriveArg>,
     /// Be a standby while another node serves the pool
     ///
-    /// For drives in a Ceph cluster. When that node dies, this one takes the pool over. Start each node so.
+    /// For drives on sleds, or in a Ceph cluster. When that node dies, this one takes the pool over. Start each node so.
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = POOL_HEADING)]
     pub join: bool,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]

@@ -15,7 +15,6 @@ use api::standby::{self, Excuse};
 use dedup::ErrorKind;
 use futures_util::future::select_all;
 use meta::Ahead;
-use rados_drives::Node;
 use subsystem::errors::Failure;
 use subsystem::limits::Limits;
 use subsystem::target::Pool;
@@ -26,13 +25,13 @@ use super::front::Front;
 use super::{Around, open_pool, open_target};
 use crate::control_socket;
 use crate::listen::Wanted;
-use crate::nodes;
+use crate::nodes::{self, Node};
 use crate::notify;
 use crate::output::print;
 use crate::pool::{OpenPool, PoolRequest};
 use crate::preparing::Preparing;
 use crate::signals::Signals;
-use crate::standby::{LOOK_INTERVAL, Verdict, Watch, prepare, take};
+use crate::standby::{From, LOOK_INTERVAL, Verdict, Watch, prepare, take};
 
 /// How long a node waits before it tries again to take a pool that it could not take.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -60,31 +59,29 @@ impl Standby<'_> {
         front: &mut Option<Front>,
         signals: &mut Signals,
     ) -> Result<Option<OpenPool>, Failure> {
-        let mut watch = Watch::new(self.node.clone());
+        let mut watch = Watch::new(self.node.clone(), self.request)?;
         let mut answers = Answers::new(self);
         let mut preparing = None;
         let mut turn = None;
+        let mut told = String::new();
         loop {
             let step = async {
                 match watch.look().await {
                     Ok(Verdict::Make) if !self.request.makes_pool() => Err(Failure::new(
                         ErrorKind::NotFound,
-                        "no node has made the pool, and its drive is not there: name the right one with --drive, or let this node \
-                         make it with --create SIZE",
+                        "no node has made the pool: name the right drives with --drive, or let this node make it with --create SIZE",
                     )),
                     Ok(Verdict::Make) => {
                         answers.end().await;
-                        open_pool(self.request.clone(), &self.around.control)
-                            .await
-                            .map(Some)
+                        self.make().await
                     }
-                    Ok(Verdict::Take) if !self.is_its_turn(&mut turn, front.is_some()).await => {
+                    Ok(Verdict::Take(_)) if !self.is_its_turn(&mut turn, front.is_some()).await => {
                         tokio::time::sleep(LOOK_INTERVAL).await;
                         Ok(None)
                     }
-                    Ok(Verdict::Take) => {
+                    Ok(Verdict::Take(from)) => {
                         answers.end().await;
-                        self.take(preparing.take()).await
+                        self.take(from, preparing.take(), &mut told).await
                     }
                     Ok(Verdict::Wait(machine)) => {
                         turn = None;
@@ -141,18 +138,56 @@ impl Standby<'_> {
         Instant::now() >= at
     }
 
-    /// Takes the pool; `None` if somebody else has it after all.
-    async fn take(&self, preparing: Option<Preparing>) -> Result<Option<OpenPool>, Failure> {
+    /// Makes the pool; `None` if another node does.
+    async fn make(&self) -> Result<Option<OpenPool>, Failure> {
+        if !self.is_first().await {
+            return Ok(None);
+        }
+        let made = open_pool(self.request.clone(), &self.around.control).await;
+        made.map(Some)
+    }
+
+    /// Takes the pool; `None` if somebody else has it after all. Why is logged when it is not what was `told` before.
+    async fn take(
+        &self,
+        from: From,
+        preparing: Option<Preparing>,
+        told: &mut String,
+    ) -> Result<Option<OpenPool>, Failure> {
+        if !self.is_first().await {
+            return Ok(None);
+        }
         tracing::info!("the pool has no owner: this node takes it over");
         let ahead = made_by(preparing).await?;
-        match take(self.request, &self.around.control, ahead).await {
+        let node = self.node.clone();
+        match take(self.request, (node, from), &self.around.control, ahead).await {
             Err(failure) if failure.kind == ErrorKind::Unavailable => {
-                tracing::warn!(%failure, "the pool was not taken");
+                if *told != failure.message {
+                    tracing::warn!(%failure, "the pool was not taken: this node tries again");
+                    told.clone_from(&failure.message);
+                }
+                let node = self.node.clone();
+                let given_up = tokio::task::spawn_blocking(move || node.gave_up());
+                let _ = given_up.await;
                 tokio::time::sleep(AGAIN).await;
                 Ok(None)
             }
             taken => taken.map(Some),
         }
+    }
+
+    /// Whether no other node takes the pool at this moment.
+    async fn is_first(&self) -> bool {
+        let node = self.node.clone();
+        match nodes::blocking(move || node.begin_to_take()).await {
+            Ok(true) => return true,
+            Ok(false) => tracing::info!("another node takes the pool"),
+            Err(failure) => {
+                tracing::warn!(%failure, "the other nodes cannot be told that this one takes the pool")
+            }
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        false
     }
 
     /// Lets hosts connect, if the owner has said what they are to see.

@@ -8,9 +8,9 @@ use serde_json::Value;
 use tests::daemon::{Daemon, onefold, text_of};
 use tests::{own_address, wait_for};
 
-use crate::host::{verify, with_volume, write_rounds};
 use crate::standby::join;
 use crate::whole_cluster;
+use tests::paths::{verify, with_volume, write_rounds};
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -94,7 +94,7 @@ impl Node {
             let pool = folder.join(format!("{machine}{at}"));
             let sized = format!("{drive}=1G");
             let more = ["--create", "128M", "--drive", &sized, "--buffers", "32M"];
-            Daemon::start_on(machine, &pool, &join(listen, &more))
+            Daemon::start_on(machine, None, &pool, &join(listen, &more))
         });
         let daemons = daemons.collect::<Option<Vec<_>>>()?;
         Some(Self { daemons, listen })

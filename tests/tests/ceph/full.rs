@@ -5,8 +5,8 @@ use std::time::Duration;
 use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
 use tests::own_address;
 
-use crate::host::{verify, with_volume, write_rounds};
 use crate::whole_cluster;
+use tests::paths::{verify, with_volume, write_rounds};
 
 #[test]
 fn a_cluster_without_room_refuses_writes_and_the_pool_goes_on_when_it_has_some() {

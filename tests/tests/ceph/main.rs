@@ -3,7 +3,6 @@
 mod cluster;
 mod drives;
 mod full;
-mod host;
 mod standby;
 mod takeover;
 

@@ -1,8 +1,6 @@
 //! Several nodes offer one pool (`onefold serve --join`), and hosts are attached to all of them.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,8 +11,8 @@ use tests::ceph::Ceph;
 use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
 use tests::{own_address, wait_for};
 
-use crate::host::{Written, verify, with_controllers, with_paths, with_volume, write_rounds};
 use crate::{cluster, whole_cluster};
+use tests::paths::{Writer, verify, with_controllers, with_volume, write_rounds};
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -63,60 +61,6 @@ impl<const NODES: usize> Offered<NODES> {
     fn start(&self, at: usize) -> Daemon {
         let create = ["--create", "128M", "--drive", &self.sized];
         Daemon::start_elsewhere(&self.pools[at], None, &join(&self.listen[at], &create))
-    }
-}
-
-/// A host that writes by all paths until it is told to stop.
-struct Writer {
-    stop: Arc<AtomicBool>,
-    rounds: Arc<AtomicU64>,
-    thread: thread::JoinHandle<()>,
-}
-
-impl Writer {
-    fn start(listen: &[String]) -> Self {
-        let listen = listen.to_vec();
-        let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (stopping, counted) = (stop.clone(), rounds.clone());
-        let thread = thread::spawn(move || {
-            let listen: Vec<&str> = listen.iter().map(String::as_str).collect();
-            with_paths(&listen, async move |paths| {
-                let mut all = Written::default();
-                while !stopping.load(Ordering::Acquire) {
-                    let done = counted.load(Ordering::Acquire);
-                    let count = |_| {
-                        counted.fetch_add(1, Ordering::AcqRel);
-                    };
-                    let written = write_rounds(&paths, BLOCKS, 1, done, count).await;
-                    assert!(written.is_whole(), "no command of the host may fail");
-                    all.extend(written);
-                }
-                verify(&paths, all).await;
-            });
-        });
-        let writer = Self {
-            stop,
-            rounds,
-            thread,
-        };
-        writer.goes_on();
-        writer
-    }
-
-    /// Waits for some more rounds; how long that took.
-    fn goes_on(&self) -> Duration {
-        let began = Instant::now();
-        let seen = self.rounds.load(Ordering::Acquire);
-        wait_for("the host's writes", PATIENCE, || {
-            (self.rounds.load(Ordering::Acquire) > seen + 20).then_some(())
-        });
-        began.elapsed()
-    }
-
-    /// All that was acknowledged is there.
-    fn end(self) {
-        self.stop.store(true, Ordering::Release);
-        self.thread.join().expect("the host found what it wrote");
     }
 }
 

@@ -10,7 +10,7 @@ use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
 use tests::{own_address, wait_for};
 
 use crate::cluster;
-use crate::host::{Written, verify, with_volume, write_rounds};
+use tests::paths::{Written, verify, with_volume, write_rounds};
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(120);

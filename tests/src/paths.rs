@@ -4,14 +4,19 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::{Connector, TransportAddress};
 use futures_util::future::{Either, join_all, select};
 use initiator::{ConnectOptions, Controller, Host, Namespace};
 
+use crate::wait_for;
+
 /// Bytes of what is written at a time.
-pub(crate) const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 
 /// How long a host waits for a path.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,30 +24,36 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it waits before it tries its paths again.
 const AGAIN: Duration = Duration::from_millis(20);
 
+/// Blocks that a [`Writer`] writes to: each several times.
+const WRITTEN_BLOCKS: u64 = 97;
+
+/// How long it may take until a [`Writer`] goes on.
+const GOES_ON_MAX: Duration = Duration::from_secs(120);
+
 /// Writes that are under way.
 const DEPTH: u64 = 8;
 
 /// What a host wrote to each block: the last number that was acknowledged, and the last one that was sent.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub struct Written {
     blocks: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Written {
     /// How many blocks have something that was acknowledged.
-    pub(crate) fn acknowledged(&self) -> usize {
+    pub fn acknowledged(&self) -> usize {
         let known = |(acknowledged, _): &&(u64, u64)| *acknowledged > 0;
         self.blocks.values().filter(known).count()
     }
 
     /// Whether all that was sent was acknowledged.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         let mut all = self.blocks.values();
         all.all(|(acknowledged, sent)| acknowledged == sent)
     }
 
     /// What was written later too.
-    pub(crate) fn extend(&mut self, later: Self) {
+    pub fn extend(&mut self, later: Self) {
         for (block, (acknowledged, sent)) in later.blocks {
             let of_block = self.blocks.entry(block).or_default();
             *of_block = (acknowledged.max(of_block.0), sent);
@@ -63,7 +74,7 @@ fn content(block: u64, number: u64) -> Vec<u8> {
 }
 
 /// Runs something with the volume behind an address.
-pub(crate) fn with_volume<T: Send + 'static>(
+pub fn with_volume<T: Send + 'static>(
     listen: &str,
     run: impl AsyncFnOnce(Paths) -> T + Send + 'static,
 ) -> T {
@@ -74,7 +85,7 @@ pub(crate) fn with_volume<T: Send + 'static>(
 }
 
 /// Runs something with the same volume behind several addresses. What is lost of them is connected again, as by Linux.
-pub(crate) fn with_paths<T: Send + 'static>(
+pub fn with_paths<T: Send + 'static>(
     listen: &[&str],
     run: impl AsyncFnOnce(Paths) -> T + Send + 'static,
 ) -> T {
@@ -156,7 +167,7 @@ fn addresses(listen: &[&str]) -> Vec<TransportAddress> {
 }
 
 /// Runs something with a controller of one host behind each address.
-pub(crate) fn with_controllers<T: Send + 'static>(
+pub fn with_controllers<T: Send + 'static>(
     listen: &[&str],
     run: impl AsyncFnOnce(&[Controller]) -> T + Send + 'static,
 ) -> T {
@@ -181,7 +192,7 @@ pub(crate) fn with_controllers<T: Send + 'static>(
 }
 
 /// Where a host reaches a volume.
-pub(crate) struct Paths {
+pub struct Paths {
     paths: Vec<Rc<RefCell<Namespace>>>,
     /// What no path takes is tried again for so long.
     patience: Duration,
@@ -189,7 +200,7 @@ pub(crate) struct Paths {
 
 impl Paths {
     /// By one, whose errors count.
-    pub(crate) fn one(volume: Namespace) -> Self {
+    pub fn one(volume: Namespace) -> Self {
         Self {
             paths: vec![Rc::new(RefCell::new(volume))],
             patience: Duration::ZERO,
@@ -249,7 +260,7 @@ impl Paths {
 
 /// Writes blocks over and over, and flushes nothing, until a write fails, or until `count` rounds are done after those `before`;
 /// `each` is told of each round.
-pub(crate) async fn write_rounds(
+pub async fn write_rounds(
     paths: &Paths,
     blocks: u64,
     count: u64,
@@ -279,7 +290,7 @@ pub(crate) async fn write_rounds(
 }
 
 /// Each block has what was acknowledged last, or what was sent after that.
-pub(crate) async fn verify(paths: &Paths, written: Written) {
+pub async fn verify(paths: &Paths, written: Written) {
     for (block, (acknowledged, sent)) in written.blocks {
         let found = paths.read(block).await;
         let is_old = match acknowledged {
@@ -290,5 +301,70 @@ pub(crate) async fn verify(paths: &Paths, written: Written) {
             is_old || found == content(block, sent),
             "block {block} has neither what was acknowledged ({acknowledged}) nor what was sent last ({sent})"
         );
+    }
+}
+
+/// A host that writes by all paths until it is told to stop.
+pub struct Writer {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Writer {
+    /// Starts it, and waits until it has written something.
+    ///
+    /// # Panics
+    /// It does not write.
+    #[must_use]
+    pub fn start(listen: &[String]) -> Self {
+        let listen = listen.to_vec();
+        let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stopping, counted) = (stop.clone(), rounds.clone());
+        let thread = thread::spawn(move || {
+            let listen: Vec<&str> = listen.iter().map(String::as_str).collect();
+            with_paths(&listen, async move |paths| {
+                let mut all = Written::default();
+                while !stopping.load(Ordering::Acquire) {
+                    let done = counted.load(Ordering::Acquire);
+                    let count = |_| {
+                        counted.fetch_add(1, Ordering::AcqRel);
+                    };
+                    let written = write_rounds(&paths, WRITTEN_BLOCKS, 1, done, count).await;
+                    assert!(written.is_whole(), "no command of the host may fail");
+                    all.extend(written);
+                }
+                verify(&paths, all).await;
+            });
+        });
+        let writer = Self {
+            stop,
+            rounds,
+            thread,
+        };
+        writer.goes_on();
+        writer
+    }
+
+    /// Waits for some more rounds; how long that took.
+    ///
+    /// # Panics
+    /// It does not write.
+    pub fn goes_on(&self) -> Duration {
+        let began = Instant::now();
+        let seen = self.rounds.load(Ordering::Acquire);
+        wait_for("the host's writes", GOES_ON_MAX, || {
+            (self.rounds.load(Ordering::Acquire) > seen + 20).then_some(())
+        });
+        began.elapsed()
+    }
+
+    /// All that was acknowledged is there.
+    ///
+    /// # Panics
+    /// Something is not, or a command failed.
+    pub fn end(self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.join().expect("the host found what it wrote");
     }
 }

@@ -1,0 +1,455 @@
+//! The nodes that offer a pool to hosts, where its drives are on sleds: one owns them, and others wait for that.
+//!
+//! They meet in the node tables of the drives ([`NodeTable`]). A node keeps an entry there, by which others see that it lives, what
+//! it does with the pool, and what else it says. Tables are in the memory of sleds: one that starts again forgets what it knew, and
+//! is told again by who lives. Who may write to a drive is not decided here but by its reservation.
+//!
+//! Guarantees:
+//! - Two nodes that keep their entries have different numbers.
+//! - Nothing is said of other nodes unless more than half of the drives answer.
+//! - An entry is renewed whatever the rest of the process does.
+
+mod entry;
+mod own;
+mod votes;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process};
+use drives::{DriveError, ErrorKind};
+use nvme::Nqn;
+use nvme::node_table::DESCRIPTION_BYTES_MAX;
+use reactor::ReactorThread;
+use reactor::sync::queue;
+use uuid::Uuid;
+
+pub use entry::NodeState;
+
+use crate::address::RemoteAddress;
+use crate::keys::KeyFolder;
+use crate::node_table::{NodeTable, NodeTableLimits, TableEntry, TableSeen};
+use entry::SAYS_BYTES_MAX;
+use own::{Description, Own};
+use votes::TooFew;
+use worker::{Answer, Ask, Worker};
+
+/// What is asked of a table at a time at most.
+const ASKS_MAX: usize = 16;
+
+/// Bytes for the connections of a node.
+const BUFFER_BYTES: usize = 4 << 20;
+
+/// How long the other drives may take when enough of them have answered.
+const GRACE: Duration = Duration::from_millis(150);
+
+/// How long a node that ends tries to say so.
+const LEAVE_MAX: Duration = Duration::from_millis(500);
+
+/// How a node meets others.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// The name that this host has for the targets.
+    pub host: Nqn,
+    /// Where the keys for targets are.
+    pub keys: KeyFolder,
+    /// How long a node that is not heard of is taken for alive.
+    pub lease: Duration,
+    /// How long a table may take to answer.
+    pub table: NodeTableLimits,
+}
+
+impl NodeOptions {
+    /// A lease of 1.5 seconds, as for drives in a cluster.
+    #[must_use]
+    pub fn new(host: Nqn, keys: KeyFolder) -> Self {
+        Self {
+            host,
+            keys,
+            lease: Duration::from_millis(1500),
+            table: NodeTableLimits::default(),
+        }
+    }
+}
+
+/// This process among the nodes of a pool. Its calls block, and are not for reactors.
+pub struct Node {
+    drives: Vec<(String, queue::Sender<Ask>)>,
+    own: Arc<Own>,
+    lease: Duration,
+    answer_max: Duration,
+    number: u16,
+    descriptions: AtomicU32,
+    reactor: Option<ReactorThread>,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let drives: Vec<_> = self.drives.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Node")
+            .field("drives", &drives)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Becomes one of the nodes of the pool with these drives.
+    ///
+    /// # Errors
+    /// More than half of the drives do not answer ([`ErrorKind::Unreachable`]); their targets have no node tables
+    /// ([`ErrorKind::Invalid`]); there are [`NODES_MAX`] nodes ([`ErrorKind::InUse`]).
+    pub fn join(drives: Vec<RemoteAddress>, options: NodeOptions) -> Result<Self, DriveError> {
+        Self::join_as(drives, options, Process::own())
+    }
+
+    fn join_as(
+        drives: Vec<RemoteAddress>,
+        options: NodeOptions,
+        process: Process,
+    ) -> Result<Self, DriveError> {
+        let mut node = Self::begin(drives, options, process)?;
+        node.number = node.find_number()?;
+        Ok(node)
+    }
+
+    /// Asks the tables, and has no entry.
+    fn begin(
+        drives: Vec<RemoteAddress>,
+        options: NodeOptions,
+        process: Process,
+    ) -> Result<Self, DriveError> {
+        let NodeOptions {
+            host,
+            keys,
+            lease,
+            table: limits,
+        } = options;
+        let config = reactor::Config {
+            name: "nodes".to_owned(),
+            buffer_pool: reactor::PoolConfig {
+                bytes: BUFFER_BYTES,
+            },
+            ..reactor::Config::default()
+        };
+        let reactor = reactor::start(config).map_err(|error| {
+            let name = drives.first().map_or_else(String::new, ToString::to_string);
+            DriveError::new(ErrorKind::Io, &name, format!("its nodes: {error}"))
+        })?;
+        let own = Arc::new(Own::new(process));
+        let answer_max = limits.connect + limits.command * 2;
+        let workers = (0..).zip(drives).map(|(at, address)| {
+            let (sender, asks) = queue::channel(ASKS_MAX);
+            let name = address.to_string();
+            let (own, host, keys, limits) =
+                (own.clone(), host.clone(), keys.clone(), limits.clone());
+            let work = move || async move {
+                let worker = Worker {
+                    at,
+                    table: NodeTable::new(address, host, keys, limits),
+                    own,
+                    lease,
+                    asks,
+                    silent: None,
+                    described: None,
+                    is_others: false,
+                };
+                worker.run().await;
+            };
+            reactor.handle().spawn(work).detach();
+            (name, sender)
+        });
+        Ok(Self {
+            drives: workers.collect(),
+            own,
+            lease,
+            answer_max,
+            number: 0,
+            descriptions: AtomicU32::new(0),
+            reactor: Some(reactor),
+        })
+    }
+
+    fn find_number(&self) -> Result<u16, DriveError> {
+        let mut answers = self.ask(Ask::Look);
+        let unfit = |answer: &&mut Option<Result<TableSeen, DriveError>>| {
+            let unfit = |answer: &Result<_, DriveError>| {
+                let kind = answer.as_ref().err().map(DriveError::kind);
+                kind == Some(ErrorKind::Invalid)
+            };
+            answer.as_ref().is_some_and(unfit)
+        };
+        // One on which nodes cannot meet is no drive of a pool that they share.
+        if let Some(Some(Err(error))) = answers.iter_mut().find(unfit).map(Option::take) {
+            return Err(error);
+        }
+        let tables = self.look()?;
+        let free = votes::free_numbers(&tables, NODES_MAX).map_err(|few| self.too_few(few))?;
+        for number in free {
+            self.own.set_number(Some(number));
+            let kept = self.ask(Ask::Renew);
+            let is_kept = |kept: &Result<bool, DriveError>| matches!(kept, Ok(true));
+            let is_others = |kept: &Result<bool, DriveError>| matches!(kept, Ok(false));
+            let mut answered = kept.iter().flatten();
+            let count = answered.clone().filter(|kept| is_kept(kept)).count();
+            if count * 2 > self.drives.len() && !answered.any(is_others) {
+                return Ok(number);
+            }
+            self.own.set_number(None);
+            let _ = self.ask(|answer| Ask::GiveUp(number, answer));
+        }
+        let text = format!("{NODES_MAX} nodes offer it to hosts, and no more can: end one of them");
+        Err(DriveError::new(ErrorKind::InUse, self.drive(), text))
+    }
+
+    /// Its number, from 0 to [`NODES_MAX`] - 1.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// How long an owner that does not answer is taken for alive.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// The name of its machine, as other nodes are told it.
+    #[must_use]
+    pub fn machine(&self) -> String {
+        self.own.process().node
+    }
+
+    /// The first drive.
+    #[must_use]
+    pub fn drive(&self) -> &str {
+        self.drives.first().map_or("", |(name, _)| name)
+    }
+
+    /// Asks all tables; an answer that did not come in time is none. Those that are missing when enough have answered have
+    /// [`GRACE`].
+    fn ask<T>(&self, ask: impl Fn(Answer<T>) -> Ask) -> Vec<Option<Result<T, DriveError>>> {
+        self.ask_within(self.answer_max, ask)
+    }
+
+    fn ask_within<T>(
+        &self,
+        within: Duration,
+        ask: impl Fn(Answer<T>) -> Ask,
+    ) -> Vec<Option<Result<T, DriveError>>> {
+        let (sender, answers) = channel();
+        for (_, drive) in &self.drives {
+            // One that has so much to do does not answer in time.
+            let _ = drive.try_send(ask(sender.clone()));
+        }
+        drop(sender);
+        let mut all: Vec<Option<Result<T, DriveError>>> = Vec::new();
+        all.resize_with(self.drives.len(), || None);
+        let mut deadline = Instant::now() + within;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match answers.recv_timeout(left) {
+                Ok((at, answer)) => all[at] = Some(answer),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return all,
+            }
+            let good = all.iter().flatten().filter(|answer| answer.is_ok()).count();
+            if good * 2 > all.len() {
+                deadline = deadline.min(Instant::now() + GRACE);
+            }
+        }
+    }
+
+    /// What the tables say; an error of the first one if too few say anything.
+    fn look(&self) -> Result<Vec<Option<Vec<TableEntry>>>, DriveError> {
+        let seen = self.tables()?;
+        let entries = seen.into_iter().map(|seen| Some(seen?.entries));
+        Ok(entries.collect())
+    }
+
+    fn tables(&self) -> Result<Vec<Option<TableSeen>>, DriveError> {
+        let mut answers = self.ask(Ask::Look);
+        let good = answers.iter().flatten().filter(|answer| answer.is_ok());
+        if good.count() * 2 > answers.len() {
+            let seen = answers.into_iter().map(|answer| answer?.ok());
+            return Ok(seen.collect());
+        }
+        let errors = answers.iter_mut().filter_map(|answer| answer.take()?.err());
+        // What cannot be mended by waiting is told first.
+        let worst = errors.min_by_key(|error| error.kind() == ErrorKind::Unreachable);
+        Err(worst.unwrap_or_else(|| self.too_few(TooFew)))
+    }
+
+    fn too_few(&self, TooFew: TooFew) -> DriveError {
+        let text = "half of the pool's drives or more do not answer in time: see to their sleds";
+        DriveError::new(ErrorKind::Unreachable, self.drive(), text)
+    }
+
+    /// Whether this node reaches half of the drives or more: as long as it does, it can serve the pool.
+    #[must_use]
+    pub fn reaches(&self) -> bool {
+        let seen = self.ask(Ask::Look);
+        let seen = seen.iter().flatten().filter(|seen| seen.is_ok());
+        seen.count() * 2 >= self.drives.len()
+    }
+
+    /// Who owns the pool.
+    ///
+    /// # Errors
+    /// Too few drives answer.
+    pub fn owner(&self) -> Result<Ownership, DriveError> {
+        let tables = self.look()?;
+        let seen = votes::ownership(&tables, self.own.node, &self.own.process());
+        seen.map_err(|few| self.too_few(few))
+    }
+
+    /// The latest epoch in which a node opened the pool that told the others of it; 0 if none is known.
+    ///
+    /// # Errors
+    /// Too few drives answer.
+    pub fn last_epoch(&self) -> Result<u32, DriveError> {
+        let epoch = votes::last_epoch(&self.look()?);
+        epoch.map_err(|few| self.too_few(few))
+    }
+
+    /// The other nodes that keep their entries.
+    ///
+    /// # Errors
+    /// Too few drives answer.
+    pub fn others(&self) -> Result<Vec<OtherNode>, DriveError> {
+        let others = votes::others(&self.look()?, self.own.node);
+        others.map_err(|few| self.too_few(few))
+    }
+
+    /// Tells the others what this node does with the pool.
+    ///
+    /// # Errors
+    /// Too few drives answer. They are told as soon as they do.
+    pub fn set_state(&self, state: NodeState) -> Result<(), DriveError> {
+        self.own.set_state(state);
+        self.tell()
+    }
+
+    /// Says that this node takes the pool, unless another one does; whether that is so. Of two that do it at the same time, one or
+    /// none takes it.
+    ///
+    /// # Errors
+    /// Too few drives answer.
+    pub fn begin_to_take(&self) -> Result<bool, DriveError> {
+        let before = self.own.state();
+        let is_first = self
+            .set_state(NodeState::Takes(before.epoch()))
+            .and_then(|()| self.owner())
+            .map(|owner| !matches!(owner, Ownership::Owned(_)));
+        if !matches!(is_first, Ok(true)) {
+            self.own.set_state(before);
+            // They are told soon in any case.
+            let _ = self.tell();
+        }
+        is_first
+    }
+
+    /// Says that this node did not take the pool. If it opened it, others have to know in which epoch.
+    pub fn end_to_take(&self) {
+        let state = match self.own.state().epoch() {
+            0 => NodeState::Standby,
+            epoch => NodeState::Left(epoch),
+        };
+        // They are told soon in any case.
+        let _ = self.set_state(state);
+    }
+
+    /// Says something of itself to the other nodes, in at most 3,700 bytes.
+    ///
+    /// # Errors
+    /// It is too long, or too few drives answer.
+    pub fn say(&self, text: &[u8]) -> Result<(), DriveError> {
+        if text.len() > SAYS_BYTES_MAX {
+            let text = format!("a node says at most {SAYS_BYTES_MAX} bytes of itself");
+            return Err(DriveError::new(ErrorKind::Invalid, self.drive(), text));
+        }
+        self.own.say(text);
+        self.tell()
+    }
+
+    fn tell(&self) -> Result<(), DriveError> {
+        let told = self.ask(Ask::Renew);
+        let told = told.iter().flatten().filter(|told| told.is_ok());
+        match told.count() * 2 > self.drives.len() {
+            true => Ok(()),
+            false => Err(self.too_few(TooFew)),
+        }
+    }
+
+    /// Describes the pool for other nodes, as its owner.
+    ///
+    /// # Errors
+    /// It is too long, this node does not serve the pool, or too few drives answer.
+    pub fn describe(&self, pool: Uuid, text: &[u8]) -> Result<(), DriveError> {
+        if text.len() > DESCRIPTION_BYTES_MAX {
+            let text = format!(
+                "{} bytes are said of its pool, and at most {DESCRIPTION_BYTES_MAX} can be",
+                text.len()
+            );
+            return Err(DriveError::new(ErrorKind::Invalid, self.drive(), text));
+        }
+        let NodeState::Serves(epoch) = self.own.state() else {
+            let text = "this node does not serve the pool that it describes";
+            return Err(DriveError::new(ErrorKind::InUse, self.drive(), text));
+        };
+        let number = self.descriptions.fetch_add(1, Ordering::Relaxed) + 1;
+        self.own.describe(Description {
+            pool,
+            revision: u64::from(epoch) << 32 | u64::from(number),
+            text: text.to_vec(),
+        });
+        self.tell()
+    }
+
+    /// What the owner says of the pool, if that is another revision than the one that is known.
+    ///
+    /// # Errors
+    /// Too few drives answer.
+    pub fn description(&self, known: Option<&[u8]>) -> Result<Option<Described>, DriveError> {
+        let tables = self.tables()?;
+        let newest = tables.iter().flatten().map(|seen| seen.revision).max();
+        let newest = newest.unwrap_or(0);
+        if newest == 0 || known == Some(&newest.to_le_bytes()[..]) {
+            return Ok(None);
+        }
+        let read = self.ask(Ask::Description);
+        let read = read.into_iter().flatten().filter_map(|read| read.ok()?);
+        let read = read.max_by_key(|description| description.revision);
+        Ok(read.map(|description| Described {
+            revision: description.revision.to_le_bytes().to_vec(),
+            text: description.text,
+        }))
+    }
+}
+
+/// The nodes of the pool with these drives, for who is none of them. Blocks.
+///
+/// # Errors
+/// As of [`Node::join`].
+pub fn nodes_of(
+    drives: Vec<RemoteAddress>,
+    options: NodeOptions,
+) -> Result<Vec<OtherNode>, DriveError> {
+    Node::begin(drives, options, Process::own())?.others()
+}
+
+impl Drop for Node {
+    /// Says that this node ends, where it can be said soon.
+    fn drop(&mut self) {
+        if let NodeState::Serves(epoch) = self.own.state() {
+            self.own.set_state(NodeState::Left(epoch));
+        }
+        let _ = self.ask_within(LEAVE_MAX, Ask::Leave);
+        self.drives.clear();
+        if let Some(reactor) = self.reactor.take() {
+            reactor.stop_and_join();
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What the node tables of a pool's drives say together.
+//!
+//! Guarantees:
+//! - Nothing is said unless more than half of the drives answer.
+//! - A node lives that keeps its entry with half of the drives, as far as is seen: it may keep it with those that do not answer. A pool
+//!   has its owner as long as that lives. So an owner that can still acknowledge something is not taken for dead by who reaches other
+//!   drives than it does.
+
+use drives::nodes::{OtherNode, Ownership, Process, Seen};
+use uuid::Uuid;
+
+use super::entry::{NodeState, Said};
+use crate::node_table::TableEntry;
+
+/// What the drives say; `None` for one that does not answer.
+pub(crate) type Answers = [Option<Vec<TableEntry>>];
+
+/// A node, as all drives say.
+struct Known {
+    number: u16,
+    node: Uuid,
+    said: Said,
+    /// Drives with which it keeps its entry.
+    kept: usize,
+    /// How long ago it kept one last, in milliseconds.
+    age: u128,
+}
+
+/// More than half of the drives do not answer, or half of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooFew;
+
+/// All nodes, in the order of their numbers.
+fn known(answers: &Answers) -> Result<Vec<Known>, TooFew> {
+    let answered = answers.iter().flatten().count();
+    if answered * 2 <= answers.len() {
+        return Err(TooFew);
+    }
+    let mut all: Vec<Known> = Vec::new();
+    for entry in answers.iter().flatten().flatten() {
+        let Some(said) = Said::parse(&entry.text) else {
+            continue;
+        };
+        let (kept, age) = (usize::from(entry.is_kept()), entry.age.as_millis());
+        match all.iter_mut().find(|known| known.node == entry.node) {
+            Some(known) => {
+                known.kept += kept;
+                // What it said last is what counts.
+                if age < known.age {
+                    (known.said, known.age, known.number) = (said, age, entry.number);
+                }
+            }
+            None => all.push(Known {
+                number: entry.number,
+                node: entry.node,
+                said,
+                kept,
+                age,
+            }),
+        }
+    }
+    all.sort_by_key(|known| known.number);
+    Ok(all)
+}
+
+impl Known {
+    fn lives(&self, answers: &Answers) -> bool {
+        let silent = answers.iter().filter(|answer| answer.is_none()).count();
+        let is_kept = self.kept > 0 && (self.kept + silent) * 2 >= answers.len();
+        is_kept && self.said.process.seen() != Seen::Gone
+    }
+
+    fn machine(&self) -> String {
+        self.said.process.node.clone()
+    }
+}
+
+/// Who had the pool last, or opened it last: the one with the latest epoch, but for the node `own`.
+fn last_owner(all: &[Known], own: Uuid) -> Option<&Known> {
+    let owners = all.iter().filter(|known| {
+        let is_own = known.node == own && matches!(known.said.state, NodeState::Takes(_));
+        known.said.state.epoch() > 0 && !is_own
+    });
+    owners.max_by_key(|known| (known.said.state.epoch(), std::cmp::Reverse(known.age)))
+}
+
+/// The latest epoch in which a node opened the pool that told the others of it; 0 if none is known.
+pub(crate) fn last_epoch(answers: &Answers) -> Result<u32, TooFew> {
+    let all = known(answers)?.into_iter();
+    Ok(all.map(|known| known.said.state.epoch()).max().unwrap_or(0))
+}
+
+/// Who has the pool, as the node `own` of this process sees it.
+pub(crate) fn ownership(
+    answers: &Answers,
+    own: Uuid,
+    process: &Process,
+) -> Result<Ownership, TooFew> {
+    let all = known(answers)?;
+    let owner = last_owner(&all, own);
+    if let Some(owner) = owner
+        && matches!(owner.said.state, NodeState::Serves(_))
+        && owner.lives(answers)
+    {
+        return Ok(Ownership::Owned(owner.machine()));
+    }
+    let takes = |known: &&Known| {
+        let takes = matches!(known.said.state, NodeState::Takes(_));
+        takes && known.node != own && known.lives(answers)
+    };
+    if let Some(taking) = all.iter().find(takes) {
+        return Ok(Ownership::Owned(taking.machine()));
+    }
+    Ok(match owner {
+        None => Ownership::Forgotten,
+        Some(owner) if matches!(owner.said.state, NodeState::Left(_)) => {
+            match owner.said.process == *process {
+                true => Ownership::GaveAway,
+                false => Ownership::Left,
+            }
+        }
+        Some(owner) if owner.said.process.seen() == Seen::Gone => Ownership::Left,
+        Some(owner) => Ownership::Silent(owner.machine()),
+    })
+}
+
+/// Nodes that live, but for the node `own`.
+pub(crate) fn others(answers: &Answers, own: Uuid) -> Result<Vec<OtherNode>, TooFew> {
+    let mut others = known(answers)?;
+    others.retain(|known| known.node != own && known.lives(answers));
+    let others = others.into_iter().map(|known| OtherNode {
+        number: known.number,
+        machine: known.machine(),
+        says: known.said.says,
+    });
+    Ok(others.collect())
+}
+
+/// Numbers that this process may have, the best one first: those that nobody has had, and then those of who keeps them no more. What
+/// is known of the last owner goes last.
+pub(crate) fn free_numbers(answers: &Answers, numbers: u16) -> Result<Vec<u16>, TooFew> {
+    let known = known(answers)?;
+    let entries = |number: u16| {
+        let all = answers.iter().flatten().flatten();
+        all.filter(move |entry| entry.number == number)
+    };
+    let mut free: Vec<(u8, u16)> = Vec::new();
+    for number in 0..numbers {
+        let is_gone = |entry: &TableEntry| {
+            let said = Said::parse(&entry.text);
+            said.is_some_and(|said| said.process.seen() == Seen::Gone)
+        };
+        if entries(number).any(|entry| entry.is_kept() && !is_gone(entry)) {
+            continue;
+        }
+        let mut of_number = known.iter().filter(|known| known.number == number);
+        let rank = match (entries(number).next(), of_number.next()) {
+            (None, _) => 0,
+            (Some(_), Some(known)) if known.said.state.epoch() > 0 => 2,
+            (Some(_), _) => 1,
+        };
+        free.push((rank, number));
+    }
+    free.sort_unstable();
+    Ok(free.into_iter().map(|(_, number)| number).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(2);
+
+    /// What one drive says of a node: the state, and whether it keeps its entry.
+    fn entry(number: u16, machine: &str, state: NodeState, kept: bool) -> TableEntry {
+        TableEntry {
+            number,
+            node: Uuid::from_u128(number.into()),
+            age: if kept { LEASE / 2 } else { LEASE * 2 },
+            lease: LEASE,
+            text: Said {
+                process: Process::elsewhere(machine),
+                state,
+                says: machine.as_bytes().to_vec(),
+            }
+            .to_bytes(),
+        }
+    }
+
+    fn seen(answers: &Answers) -> Result<Ownership, TooFew> {
+        ownership(answers, Uuid::from_u128(99), &Process::own())
+    }
+
+    fn a(kept: bool) -> Option<Vec<TableEntry>> {
+        Some(vec![entry(0, "a", NodeState::Serves(7), kept)])
+    }
+
+    #[test]
+    fn an_owner_that_keeps_its_entry_with_half_of_the_drives_has_the_pool() {
+        let owned = Ok(Ownership::Owned("a".to_owned()));
+        let silent = Ok(Ownership::Silent("a".to_owned()));
+        assert_eq!(seen(&[a(true)]), owned);
+        assert_eq!(seen(&[a(true), a(false)]), owned);
+        assert_eq!(seen(&[a(true), a(true), None]), owned);
+        assert_eq!(seen(&[a(true), a(false), a(false)]), silent);
+        assert_eq!(seen(&[a(false), a(false), None]), silent);
+        assert_eq!(seen(&[a(true), Some(Vec::new()), Some(Vec::new())]), silent);
+        // It may keep it with the one that does not answer.
+        assert_eq!(seen(&[a(true), Some(Vec::new()), None]), owned);
+    }
+
+    #[test]
+    fn half_of_the_drives_say_nothing() {
+        assert_eq!(seen(&[None]), Err(TooFew));
+        assert_eq!(seen(&[a(true), None]), Err(TooFew));
+        assert_eq!(seen(&[a(true), None, None]), Err(TooFew));
+        assert_eq!(seen(&[]), Err(TooFew));
+    }
+
+    #[test]
+    fn tables_that_know_of_no_owner_have_forgotten_it_and_do_not_say_that_it_left() {
+        let forgotten = Ok(Ownership::Forgotten);
+        assert_eq!(seen(&[Some(Vec::new())]), forgotten);
+        let standby = Some(vec![entry(0, "a", NodeState::Standby, true)]);
+        assert_eq!(seen(&[standby, Some(Vec::new()), None]), forgotten);
+    }
+
+    #[test]
+    fn the_owner_is_who_has_the_latest_epoch() {
+        let both = Some(vec![
+            entry(0, "a", NodeState::Serves(7), true),
+            entry(1, "b", NodeState::Serves(8), false),
+        ]);
+        assert_eq!(seen(&[both]), Ok(Ownership::Silent("b".to_owned())));
+        let left = Some(vec![
+            entry(0, "a", NodeState::Serves(7), false),
+            entry(1, "b", NodeState::Left(8), false),
+        ]);
+        assert_eq!(seen(&[left]), Ok(Ownership::Left));
+    }
+
+    #[test]
+    fn who_takes_the_pool_has_it_for_all_others() {
+        let taking = [Some(vec![
+            entry(0, "a", NodeState::Serves(7), false),
+            entry(1, "b", NodeState::Takes(0), true),
+        ])];
+        assert_eq!(seen(&taking), Ok(Ownership::Owned("b".to_owned())));
+        let own = ownership(&taking, Uuid::from_u128(1), &Process::own());
+        assert_eq!(own, Ok(Ownership::Silent("a".to_owned())));
+    }
+
+    #[test]
+    fn who_opens_the_pool_and_dies_is_its_last_owner() {
+        let died = [Some(vec![
+            entry(0, "a", NodeState::Serves(7), false),
+            entry(1, "b", NodeState::Takes(8), false),
+        ])];
+        assert_eq!(seen(&died), Ok(Ownership::Silent("b".to_owned())));
+        assert_eq!(last_epoch(&died), Ok(8));
+        assert_eq!(last_epoch(&[Some(Vec::new())]), Ok(0));
+    }
+
+    #[test]
+    fn a_process_that_gave_the_pool_away_knows_it_and_one_that_ended_here_has_none() {
+        let by = |process, state| {
+            let mut entry = entry(0, "a", state, false);
+            entry.text = Said {
+                process,
+                state,
+                says: Vec::new(),
+            }
+            .to_bytes();
+            seen(&[Some(vec![entry])])
+        };
+        let left = NodeState::Left(7);
+        assert_eq!(by(Process::own(), left), Ok(Ownership::GaveAway));
+        let served = NodeState::Serves(7);
+        assert_eq!(by(Process::ended(), served), Ok(Ownership::Left));
+    }
+
+    #[test]
+    fn a_number_is_free_when_no_drive_knows_of_who_keeps_it_and_the_last_owners_goes_last() {
+        let one = Some(vec![
+            entry(0, "a", NodeState::Serves(7), false),
+            entry(1, "b", NodeState::Standby, false),
+            entry(2, "c", NodeState::Standby, true),
+        ]);
+        let other = Some(vec![entry(4, "e", NodeState::Standby, true)]);
+        let free = free_numbers(&[one, other, None], 6);
+        assert_eq!(free, Ok(vec![3, 5, 1, 0]));
+    }
+
+    #[test]
+    fn others_are_those_that_live() {
+        let one = Some(vec![
+            entry(0, "a", NodeState::Serves(7), false),
+            entry(2, "c", NodeState::Standby, true),
+            entry(3, "d", NodeState::Standby, true),
+        ]);
+        let others = others(&[one], Uuid::from_u128(3)).expect("it answers");
+        let machines: Vec<&str> = others.iter().map(|other| &*other.machine).collect();
+        assert_eq!(machines, ["c"]);
+        assert_eq!(others[0].says, b"c");
+    }
+}

@@ -1,0 +1,4 @@
+//! Several nodes offer one pool whose drives are on sleds (`onefold serve --join`), and hosts are attached to all of them.
+
+mod offered;
+mod standby;

@@ -1,0 +1,288 @@
+//! What hosts and people rely on when a node of a pool on sleds dies, sleeps, or is cut off.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
+use tests::paths::{Writer, verify, with_volume, write_rounds};
+use tests::wait_for;
+
+use crate::offered::{Offered, text};
+
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Blocks that the host writes to: each several times.
+const BLOCKS: u64 = 97;
+
+fn signal(daemon: &Daemon, signal: Signal) {
+    let process = Pid::from_raw(daemon.pid().cast_signed()).expect("a child has a number");
+    kill_process(process, signal).expect("it lives");
+}
+
+#[test]
+fn a_standby_takes_the_pool_over_when_its_owner_dies_and_no_command_of_a_host_fails() {
+    // Many rounds are for who has an evening.
+    let takeovers = std::env::var("ONEFOLD_TAKEOVERS").ok();
+    let takeovers: usize = takeovers.map_or(2, |count| count.parse().expect("a number"));
+    let offered = Offered::<2>::new(2, 10);
+    let first = offered.start(0);
+    assert!(first.ready_line().starts_with("ready"));
+    let mut owner = Some(first);
+    let mut pauses = Vec::new();
+    for takeover in 0..takeovers {
+        let there = (takeover + 1) % 2;
+        // What it has of the pool in its folder is older, from the second time on.
+        let standby = offered.start(there);
+        assert!(standby.ready_line().starts_with("standby"));
+        standby.logs("the pool's folder is prepared", PATIENCE);
+        let writer = Writer::start(&offered.listen);
+        owner.take().expect("one owns it").kill_hard();
+        pauses.push(writer.goes_on());
+        standby.prints("ready", PATIENCE);
+        let log = standby.log();
+        assert!(log.contains("is what was prepared of it"), "{log}");
+        writer.end();
+        assert_eq!(standby.status()["volumes"][0]["name"], "vol0");
+        owner = Some(standby);
+    }
+    pauses.sort_unstable();
+    let (median, longest) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
+    eprintln!("{takeovers} takeovers: a host waited for {median:?}, {longest:?} at most");
+    assert!(owner.expect("one owns it").stop().success());
+    assert_consistent(&offered.pools[takeovers % 2]);
+}
+
+#[test]
+fn an_owner_that_slept_comes_back_as_a_standby_and_has_changed_nothing() {
+    let offered = Offered::<2>::new(3, 20);
+    let (pools, listen) = (&offered.pools, &offered.listen);
+    let [sleeper, standby] = [0, 1].map(|at| offered.start(at));
+    let at = listen[0].clone();
+    let before = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    assert!(before.is_whole());
+    signal(&sleeper, Signal::STOP);
+    standby.prints("ready", PATIENCE);
+    let at = listen[1].clone();
+    // Nothing was flushed: what was acknowledged is there all the same.
+    with_volume(&at, async move |paths| verify(&paths, before).await);
+    let after = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 20, |_| ()).await
+    });
+    signal(&sleeper, Signal::CONT);
+    let line = sleeper.prints("standby", PATIENCE);
+    assert!(line.contains(&listen[0]), "{line}");
+    let log = sleeper.log();
+    assert!(
+        log.contains("another process has taken the drive over"),
+        "{log}"
+    );
+    with_volume(&at, async move |paths| verify(&paths, after).await);
+    assert!(standby.stop().success());
+    // It is the same process, and takes the pool as any standby does.
+    sleeper.prints("ready", PATIENCE);
+    assert!(sleeper.stop().success());
+    assert_consistent(&pools[0]);
+}
+
+#[test]
+fn a_pool_is_moved_to_another_node_by_a_command_and_people_see_who_has_it() {
+    let offered = Offered::<2>::new(1, 30);
+    let [first, second] = [0, 1].map(|at| offered.start(at));
+    let both = |serves: usize| {
+        wait_for("what both say", PATIENCE, || {
+            let nodes = offered.nodes();
+            let expected: Vec<_> = (0..2).map(|at| at == serves).collect();
+            let seen: Vec<_> = nodes.iter().map(|(_, serves)| *serves).collect();
+            (seen == expected).then_some(())
+        });
+    };
+    both(0);
+    let asked = onefold(&["status", "--pool", text(&offered.pools[1])]);
+    let said = text_of(&asked);
+    assert_eq!(asked.status.code(), Some(69), "{said}");
+    assert!(said.contains("this node is a standby"), "{said}");
+    let writer = Writer::start(&offered.listen);
+    let moved = onefold(&["pool", "move", "--pool", text(&offered.pools[0])]);
+    assert!(moved.status.success(), "{}", text_of(&moved));
+    writer.goes_on();
+    second.prints("ready", PATIENCE);
+    first.prints("standby", PATIENCE);
+    both(1);
+    writer.end();
+    // The pool's standby ends without a trace, and then its owner.
+    assert!(first.stop().success());
+    assert!(second.stop().success());
+    assert_consistent(&offered.pools[1]);
+}
+
+#[test]
+fn a_pool_goes_over_with_one_of_three_sleds_lost_and_stays_where_it_is_with_two_lost() {
+    let mut offered = Offered::<2>::new(3, 40);
+    let [first, standby] = [0, 1].map(|at| offered.start(at));
+    standby.logs("the pool's folder is prepared", PATIENCE);
+    let at = offered.listen[0].clone();
+    let before = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    assert!(before.is_whole());
+    offered.sleds[2].kill();
+    let after = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 20, |_| ()).await
+    });
+    assert!(after.is_whole(), "two sleds have all that is written");
+    first.kill_hard();
+    standby.prints("ready", PATIENCE);
+    let mut all = before;
+    all.extend(after);
+    let at = offered.listen[1].clone();
+    let seen = all.clone();
+    with_volume(&at, async move |paths| verify(&paths, seen).await);
+    let first = offered.start(0);
+    assert!(first.ready_line().starts_with("standby"));
+    offered.sleds[1].kill();
+    standby.kill_hard();
+    // One sled of three does not say whether another node has the pool with the others.
+    first.logs("whether the pool has an owner is not known", PATIENCE);
+    offered.sleds[1].start();
+    first.prints("ready", PATIENCE);
+    let at = offered.listen[0].clone();
+    with_volume(&at, async move |paths| verify(&paths, all).await);
+    assert!(first.stop().success());
+}
+
+#[test]
+fn a_node_that_loses_two_of_three_sleds_at_once_ends_and_its_host_goes_on_when_they_are_back() {
+    let mut offered = Offered::<2>::new(3, 70);
+    let [first, standby] = [0, 1].map(|at| offered.start(at));
+    standby.logs("the pool's folder is prepared", PATIENCE);
+    let writer = Writer::start(&offered.listen);
+    offered.sleds[0].kill();
+    offered.sleds[1].kill();
+    let ends = "this process ends now, so that hosts go there";
+    first.logs(ends, PATIENCE);
+    // Nothing that a host was told is lost, and nothing new was told: the two drives may be another node's by now.
+    offered.sleds[0].start();
+    offered.sleds[1].start();
+    writer.goes_on();
+    writer.end();
+    for node in [first, standby] {
+        assert!(node.stop().success());
+    }
+}
+
+#[test]
+fn a_drive_that_was_away_during_a_takeover_comes_back_to_the_next_owner() {
+    let mut offered = Offered::<2>::new(3, 80);
+    let [first, standby] = [0, 1].map(|at| offered.start(at));
+    let at = offered.listen[0].clone();
+    let before = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    offered.sleds[2].kill();
+    let after = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 20, |_| ()).await
+    });
+    first.kill_hard();
+    standby.prints("ready", PATIENCE);
+    // It still has the reservation of the node that died.
+    offered.sleds[2].start();
+    let pool = text(&offered.pools[1]);
+    let online = ["drive", "online", &offered.sleds[2].drive, "--pool", pool];
+    wait_for("the drive", PATIENCE, || {
+        onefold(&online).status.success().then_some(())
+    });
+    wait_for("both copies of everything", PATIENCE, || {
+        let status = standby.status();
+        let drives = status["drives"].as_array().expect("a list").clone();
+        let is_online = |drive: &serde_json::Value| drive["state"] == "online";
+        drives.iter().all(is_online).then_some(())
+    });
+    let mut all = before;
+    all.extend(after);
+    let at = offered.listen[1].clone();
+    with_volume(&at, async move |paths| verify(&paths, all).await);
+    assert!(standby.stop().success());
+    assert_consistent(&offered.pools[1]);
+}
+
+#[test]
+fn a_pool_that_somebody_serves_without_sharing_it_is_taken_from_nobody() {
+    let offered = Offered::<2>::new(1, 90);
+    let first = offered.start(0);
+    assert!(first.stop().success());
+    let listen = ["--listen", &offered.listen[0], "--reactors", "1"];
+    let alone = Daemon::start(&offered.pools[0], None, &listen);
+    // It keeps no entry: what is known of the pool's nodes is that the last one left.
+    let arguments = offered.arguments(1);
+    let machine = std::thread::spawn({
+        let pool = offered.pools[1].clone();
+        move || {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            Daemon::start_on("node1", None, &pool, &arguments)
+        }
+    });
+    wait_for("the standby's answer", PATIENCE, || {
+        let log = std::fs::read_to_string(offered.pools[1].with_extension("log"));
+        let log = log.unwrap_or_default();
+        log.contains("does not share it with other nodes")
+            .then_some(())
+    });
+    let at = offered.listen[0].clone();
+    let written = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    assert!(written.is_whole());
+    // When it ends the pool is taken by hand, or by its own machine.
+    assert!(alone.stop().success());
+    let shared = offered.start(0);
+    assert!(shared.ready_line().starts_with("ready"));
+    with_volume(&at, async move |paths| verify(&paths, written).await);
+    let standby = machine.join().expect("it starts");
+    for node in standby.into_iter().chain([shared]) {
+        assert!(node.stop().success());
+    }
+}
+
+#[test]
+fn sleds_that_start_again_forget_the_nodes_and_hear_of_them_again() {
+    let mut offered = Offered::<2>::new(1, 50);
+    let [first, standby] = [0, 1].map(|at| offered.start(at));
+    standby.logs("the pool's folder is prepared", PATIENCE);
+    let writer = Writer::start(&offered.listen);
+    offered.sleds[0].kill();
+    offered.sleds[0].start();
+    writer.goes_on();
+    wait_for("the nodes on the sled", PATIENCE, || {
+        (offered.nodes().len() == 2).then_some(())
+    });
+    // One of them has the pool: it may have gone to the other one meanwhile.
+    wait_for("an owner", PATIENCE, || {
+        let owners = offered.nodes().into_iter().filter(|(_, serves)| *serves);
+        (owners.count() == 1).then_some(())
+    });
+    writer.end();
+    for node in [standby, first] {
+        assert!(node.stop().success());
+    }
+}
+
+#[test]
+fn who_cannot_join_is_told_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = folder.path().join("pool");
+    let mixed = Offered::<1>::new(1, 60);
+    let local = format!("{}=2G", text(&folder.path().join("drive")));
+    let join = ["--join", "--listen", &mixed.listen[0], "--drive"];
+    let both = [&join[..], &[&mixed.sleds[0].drive, "--drive", &local]].concat();
+    let refused = Daemon::try_start(&pool, None, &both);
+    let refused = refused.expect_err("no other node reaches a file");
+    assert!(refused.contains("all on sleds"), "{refused}");
+    // Nobody made the pool, and nobody says that this node is to make it.
+    let drive = [&join[..], &[&mixed.sleds[0].drive]].concat();
+    let refused = Daemon::try_start(&pool, None, &drive);
+    let refused = refused.expect_err("there is no such pool");
+    assert!(refused.contains("no node has made the pool"), "{refused}");
+}
