@@ -60,11 +60,10 @@ pub(crate) fn end_cut_off(silent: Duration) {
     end()
 }
 
-/// More than half of the drives with the pool's metadata do not answer this process any more: another node may take the pool from them.
-pub(crate) fn end_without_majority() {
+/// This process cannot go on with a pool that another node can open, or this one once more. On any thread.
+pub(crate) fn end_for_others(why: &str) {
     tracing::error!(
-        "more than half of the drives that hold the pool's metadata did not take a change, and another node may have the pool with them: \
-         this process ends now, so that hosts go there; nothing that was acknowledged is lost"
+        "this process ends now, so that hosts go to another node with the pool, or come back: {why}; nothing that was acknowledged is lost"
     );
     end()
 }

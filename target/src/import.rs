@@ -30,6 +30,9 @@ use crate::pool::check_named_once;
 /// How long a drive may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
+/// How long a drive is waited for whose pool can be taken over without it: hosts wait.
+const AWAY_AFTER: Duration = Duration::from_secs(1);
+
 /// A drive that was named.
 struct Named {
     path: PathBuf,
@@ -86,6 +89,8 @@ pub(crate) struct Source {
     reactor: ReactorThread,
     pool: Uuid,
     named: Vec<Named>,
+    /// Drives that are left out because they did not answer.
+    away: Vec<PathBuf>,
     force: Option<String>,
     /// The machine that opened the pool last may live, and is shut out; drives that do not answer are left out, if more than half of
     /// those with its metadata do.
@@ -118,11 +123,12 @@ impl Source {
 
     fn open(paths: &[PathBuf], force: Option<&str>, takes_over: bool) -> Result<Self, Failure> {
         let reactor = start_reactor()?;
-        let named = open_all(&reactor, paths, force, takes_over)?;
+        let (named, away) = open_all(&reactor, paths, force, takes_over)?;
         Ok(Self {
             pool: pool_of(&named)?,
             reactor,
             named,
+            away,
             force: force.map(str::to_owned),
             takes_over,
             shared_until: None,
@@ -192,7 +198,7 @@ impl Source {
                 return Ok(found);
             }
             match open_all(&self.reactor, &others, self.force.as_deref(), false) {
-                Ok(others) => self.named.extend(others),
+                Ok((others, _)) => self.named.extend(others),
                 // Whoever forces it may have lost one.
                 Err(failure) if self.force.is_some() => {
                     tracing::warn!(%failure, "another drive of the pool is left out");
@@ -264,6 +270,9 @@ impl Source {
     /// What was claimed, for who opens the pool.
     pub(crate) fn into_drives(self) -> ClaimedDrives {
         let mut claimed = ClaimedDrives::default();
+        for path in self.away {
+            claimed.leave_out(path);
+        }
         for one in self.named {
             if let Some(drive) = one.claimable.filter(|_| one.is_claimed) {
                 claimed.add(one.label.drive.drive, drive);
@@ -408,14 +417,15 @@ fn open_to_read(
 }
 
 /// Opens the drives, so that no other process has them meanwhile, and reads their labels. `goes_without`: those that do not answer are
-/// left out.
+/// left out, and returned too.
 fn open_all(
     reactor: &ReactorThread,
     paths: &[PathBuf],
     force: Option<&str>,
     goes_without: bool,
-) -> Result<Vec<Named>, Failure> {
+) -> Result<(Vec<Named>, Vec<PathBuf>), Failure> {
     let mut named: Vec<Named> = Vec::new();
+    let mut away = Vec::new();
     let paths = paths.iter().map(|path| drive_path(path));
     let paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().map_err(Failure::invalid)?;
     check_named_once(&paths)?;
@@ -430,7 +440,18 @@ fn open_all(
             };
             // A daemon that was killed a moment ago has it still.
             let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
-            let open = || OpenedDrive::open(&opened, &options);
+            let may_be_away = goes_without && !is_in_cluster(&opened);
+            let open = || async {
+                let opening = OpenedDrive::open(&opened, &options);
+                if !may_be_away {
+                    return opening.await;
+                }
+                let answer = reactor::timeout(AWAY_AFTER, opening).await;
+                answer.unwrap_or_else(|_| {
+                    let (name, text) = (opened.to_string_lossy(), "it does not answer");
+                    Err(DriveError::new(drives::ErrorKind::Unreachable, &name, text))
+                })
+            };
             let drive = match outlast_by(is_taken, open, reactor::sleep).await {
                 Err(error) if goes_without && !is_in_cluster(&opened) && is_away(error.kind()) => {
                     tracing::warn!(%error, "the pool is taken over without this drive");
@@ -458,6 +479,7 @@ fn open_all(
             failure
         })?;
         let Some((drive, label, claimable, is_claimed)) = opened else {
+            away.push(path);
             continue;
         };
         let Some(label) = label else {
@@ -485,7 +507,7 @@ fn open_all(
         });
     }
     match named.is_empty() && goes_without {
-        false => Ok(named),
+        false => Ok((named, away)),
         true => Err(Failure::unavailable("no drive of the pool answers")),
     }
 }

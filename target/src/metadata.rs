@@ -389,6 +389,15 @@ impl PoolMetadata {
         }
     }
 
+    /// From now on another node may take the pool over ([`MetadataOnDrives::share`]); `cut_off` gets the reason.
+    pub(crate) fn share(&self, cut_off: fn(&str)) {
+        self.copies.share(move || {
+            cut_off(
+                "more than half of the drives that hold the pool's metadata did not take a change, and another node may have the pool",
+            );
+        });
+    }
+
     /// Whether the drives know this text.
     pub(crate) fn knows_identity(&self, text: &str) -> bool {
         *lock(&self.identity) == text

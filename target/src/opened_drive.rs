@@ -251,19 +251,32 @@ impl OpenedDrive {
 /// Drives that this process has claimed for a pool before it opens it, by the UUIDs of their labels. No other node can take them
 /// meanwhile.
 #[derive(Debug, Default)]
-pub(crate) struct ClaimedDrives(Vec<(Uuid, OpenedDrive)>);
+pub(crate) struct ClaimedDrives {
+    drives: Vec<(Uuid, OpenedDrive)>,
+    /// Those that did not answer, and are not waited for again.
+    away: Vec<PathBuf>,
+}
 
 impl ClaimedDrives {
     pub(crate) fn add(&mut self, label: Uuid, drive: OpenedDrive) {
-        self.0.push((label, drive));
+        self.drives.push((label, drive));
+    }
+
+    /// The pool is opened without that one.
+    pub(crate) fn leave_out(&mut self, path: PathBuf) {
+        self.away.push(path);
+    }
+
+    pub(crate) fn is_left_out(&self, path: &Path) -> bool {
+        self.away.iter().any(|away| away == path)
     }
 
     /// The one with that label, if it has at least so many blocks.
     pub(crate) fn take(&mut self, label: Uuid, blocks: u64) -> Option<OpenedDrive> {
         let is_it =
             |(of, drive): &(Uuid, OpenedDrive)| *of == label && drive.drive().blocks() >= blocks;
-        let at = self.0.iter().position(is_it)?;
-        let (_, drive) = self.0.swap_remove(at);
+        let at = self.drives.iter().position(is_it)?;
+        let (_, drive) = self.drives.swap_remove(at);
         drive.is_opened();
         Some(drive)
     }

@@ -79,9 +79,9 @@ pub struct PoolRequest {
     pub drive_answer_max: Duration,
     /// After how long a read is asked of another drive too.
     pub hedge_after: Duration,
-    /// Other nodes may take the pool over from its drives, which are on sleds: what is acknowledged is there. It is called when this node
-    /// cannot go on without losing something to them.
-    pub shared: Option<CutOff>,
+    /// Other nodes may take the pool over from its drives, which are on sleds: what is acknowledged is there. It is called with the
+    /// reason when this node cannot go on without losing something to them, and ends the process.
+    pub shared: Option<fn(&str)>,
 }
 
 impl PoolRequest {
@@ -92,9 +92,6 @@ impl PoolRequest {
         is_missing || self.drives.iter().any(DriveArg::is_memory)
     }
 }
-
-/// Ends the process, so that hosts go to another node.
-pub type CutOff = fn();
 
 /// Whether a missing pool is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,6 +254,7 @@ pub(crate) async fn open_claimed(
             drive_answer_max: request.drive_answer_max,
             hedge_after: request.hedge_after,
             write_through,
+            when_read_only: request.shared,
             batch_blocks,
             damage_file: Some(dir.paths().damaged.clone()),
             labels: labels::of_pool(&dir)?,
@@ -282,7 +280,7 @@ pub(crate) async fn open_claimed(
     if let Some(metadata) = metadata.clone() {
         let identity = dir.identity().to_text().map_err(of_meta)?;
         if let Some(cut_off) = request.shared {
-            metadata.copies.share(cut_off);
+            metadata.share(cut_off);
         }
         reactor::unblock(move || metadata.opened(&identity, write_through)).await?;
     }
@@ -478,8 +476,13 @@ async fn open_existing(
             continue;
         }
         let known = KnownDrive::of(&dir, index)?;
+        let is_left_out = claimed.is_left_out(&known.path);
         let opened = match claimed.take(spec.uuid, spec.blocks + spec.metadata_blocks) {
             Some(drive) => known.verify(&drive, buffers).await.map(|()| drive),
+            None if is_left_out => Err(Failure::unavailable(format!(
+                "'{}' did not answer when this node took the pool over",
+                known.path.display()
+            ))),
             None => {
                 let opened = known.open(Claim::Again, buffers).await;
                 opened.map(|(_, drive)| drive)

@@ -144,7 +144,7 @@ async fn serve(running: Running) -> Result<Ending, Failure> {
     // A pool on sleds is for one node, if nobody says that it is not.
     let meeting = meeting.filter(|meeting| args.join || matches!(meeting, Meeting::Cluster(_)));
     let is_shared = matches!(meeting, Some(Meeting::Sleds(_)));
-    pool.shared = is_shared.then_some(again::end_without_majority);
+    pool.shared = is_shared.then_some(again::end_for_others);
     // Who makes a pool is told at once that its cluster does not answer.
     let waits = args.join || PoolDir::exists(&pool.dir);
     let node = match meeting {

@@ -98,6 +98,7 @@ impl Engine {
         for pba in damage.listed() {
             state.on_disk_index.hide(pba);
         }
+        state.when_read_only = parts.config.when_read_only;
         let quiet = parts.config.quiet;
         let fill_warnings = Mutex::new(parts.config.fill_warnings.clone().into());
         let is_loaded = state.blocks.next_unentered().is_none();

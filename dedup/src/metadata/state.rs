@@ -155,6 +155,8 @@ pub(crate) struct State {
     pub(crate) online: Option<Box<OnlineCount>>,
     pub(crate) read_only: Option<String>,
     pub(crate) read_only_since: Option<SystemTime>,
+    /// Called with the reason when it becomes so.
+    pub(crate) when_read_only: Option<fn(&str)>,
     /// No commands any more.
     pub(crate) closed: bool,
     next_flight: u64,
@@ -200,6 +202,7 @@ impl State {
             online: None,
             read_only: None,
             read_only_since: None,
+            when_read_only: None,
             closed: false,
             next_flight: 0,
             replaced: Vec::new(),
@@ -736,6 +739,9 @@ impl State {
     pub(crate) fn make_read_only(&mut self, reason: String) {
         if self.read_only.is_none() {
             tracing::error!(%reason, "the pool is read-only from now on");
+            if let Some(tell) = self.when_read_only {
+                tell(&reason);
+            }
             self.space.freeze();
             self.read_only = Some(reason);
             self.read_only_since = Some(SystemTime::now());

@@ -66,6 +66,9 @@ pub struct EngineConfig {
     /// Whether a change of a volume is acknowledged only when it survives a loss of power, as a write with FUA is: for pools that
     /// another node may go on with, which has what is on the drives and nothing else.
     pub write_through: bool,
+    /// Called with the reason when a failure makes the pool read-only while it is in use, before anybody hears of that: for pools that
+    /// can be opened again elsewhere. Commands of hosts wait for it.
+    pub when_read_only: Option<fn(&str)>,
     /// With so many sub-blocks a batch of writes is full, from 1 to [`BATCH_BLOCKS_MAX`]. On local drives few enough that they
     /// stay in the processor's cache from the hash to the drive. Where each operation costs a drive much, as in a cluster, more
     /// of them share one.
@@ -133,6 +136,7 @@ impl Default for EngineConfig {
             damage_file: None,
             survey_interval: Duration::from_secs(600),
             write_through: false,
+            when_read_only: None,
             batch_blocks: 64,
             references_max: u32::MAX,
             metadata_cache_bytes: 1 << 30,

@@ -1,7 +1,7 @@
 //! Full pools, damaged blocks, failing journals and stores.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use crate::support::{Pool, TestDrive, block_on, expect_kind, space, spec};
 use dedup::{ErrorKind, HealthState};
@@ -137,6 +137,24 @@ fn a_pool_that_a_failed_flush_made_read_only_says_so_first() {
         first.what.contains("read-only") && first.remedy.contains("recovery proves"),
         "{found:?}"
     );
+}
+
+#[test]
+fn who_can_open_the_pool_elsewhere_hears_of_it_before_a_host_hears_that_it_is_read_only() {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut pool = Pool::new(20);
+    pool.config.when_read_only = Some(|why| {
+        TOLD.lock().expect("nobody panics").push(why.to_owned());
+    });
+    let (_engine, volume) = pool.with_volume(100, 4096);
+    pool.write(&volume, 0, &[1]).unwrap();
+    assert!(TOLD.lock().expect("nobody panics").is_empty());
+    pool.drives[0].fail_flushes.store(true, Ordering::Relaxed);
+    expect_kind(block_on(volume.flush()), ErrorKind::Unavailable);
+    expect_kind(pool.write(&volume, 1, &[2]), ErrorKind::Unavailable);
+    let told = TOLD.lock().expect("nobody panics");
+    assert_eq!(told.len(), 1, "once: {told:?}");
+    assert!(told[0].contains("could not be flushed"), "{told:?}");
 }
 
 #[test]

@@ -46,6 +46,9 @@ const BUFFER_BYTES: usize = 4 << 20;
 /// How long the other drives may take when enough of them have answered.
 const GRACE: Duration = Duration::from_millis(150);
 
+/// A node that met another one at a number pauses for less than this, in milliseconds, before it tries the next one.
+const PAUSE_MS: u32 = 100;
+
 /// How long a node that ends tries to say so.
 const LEAVE_MAX: Duration = Duration::from_millis(500);
 
@@ -200,6 +203,9 @@ impl Node {
             }
             self.own.set_number(None);
             let _ = self.ask(|answer| Ask::GiveUp(number, answer));
+            // Another node that started at the same moment tries the same numbers.
+            let pause = getrandom::u32().unwrap_or(number.into()) % PAUSE_MS;
+            std::thread::sleep(Duration::from_millis(pause.into()));
         }
         let text = format!("{NODES_MAX} nodes offer it to hosts, and no more can: end one of them");
         Err(DriveError::new(ErrorKind::InUse, self.drive(), text))

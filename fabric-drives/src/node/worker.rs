@@ -1,6 +1,7 @@
 //! The task that keeps a node's entry in the table of one drive, and asks that table.
 //!
-//! Guarantees: an entry is renewed whatever is asked meanwhile; who asks about a drive that did not answer last is told so at once.
+//! Guarantees: an entry is renewed before anything else is asked, when it is time; who asks about a drive that did not answer last is
+//! told so at once.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

@@ -161,7 +161,7 @@ fn a_node_that_loses_two_of_three_sleds_at_once_ends_and_its_host_goes_on_when_t
     let writer = Writer::start(&offered.listen);
     offered.sleds[0].kill();
     offered.sleds[1].kill();
-    let ends = "this process ends now, so that hosts go there";
+    let ends = "this process ends now, so that hosts go to another node";
     first.logs(ends, PATIENCE);
     // Nothing that a host was told is lost, and nothing new was told: the two drives may be another node's by now.
     offered.sleds[0].start();
@@ -238,10 +238,36 @@ fn a_pool_that_somebody_serves_without_sharing_it_is_taken_from_nobody() {
     // When it ends the pool is taken by hand, or by its own machine.
     assert!(alone.stop().success());
     let shared = offered.start(0);
-    assert!(shared.ready_line().starts_with("ready"));
+    if shared.ready_line().starts_with("standby") {
+        // The other one was just trying.
+        shared.prints("ready", PATIENCE);
+    }
     with_volume(&at, async move |paths| verify(&paths, written).await);
     let standby = machine.join().expect("it starts");
     for node in standby.into_iter().chain([shared]) {
+        assert!(node.stop().success());
+    }
+}
+
+#[test]
+fn of_nodes_that_start_at_one_moment_one_makes_the_pool_and_the_others_are_standbys() {
+    let offered = Offered::<3>::new(3, 100);
+    let nodes = std::thread::scope(|scope| {
+        let starting = [0, 1, 2].map(|at| {
+            let offered = &offered;
+            scope.spawn(move || offered.start(at))
+        });
+        starting.map(|starting| starting.join().expect("it starts"))
+    });
+    let is_owner = |node: &&Daemon| node.ready_line().starts_with("ready");
+    assert_eq!(nodes.iter().filter(is_owner).count(), 1);
+    wait_for("all nodes", PATIENCE, || {
+        let seen = offered.nodes();
+        let owners = seen.iter().filter(|(_, serves)| *serves).count();
+        (seen.len() == 3 && owners == 1).then_some(())
+    });
+    let (owners, standbys): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_owner(&node));
+    for node in standbys.into_iter().chain(owners) {
         assert!(node.stop().success());
     }
 }
