@@ -215,7 +215,7 @@ impl NodeTable {
                 revision,
                 entries: entries.into_iter().map(TableEntry::from).collect(),
             }),
-            None => Err(session.wrong("a list of nodes that cannot be read")),
+            None => Err(session.wrong("a node table that cannot be read")),
         }
     }
 
@@ -383,19 +383,14 @@ impl NodeTable {
     /// The error of an attempt to connect that failed: the target is not reached, unless the error says what has to be changed.
     fn of_connecting(&self, error: DriveError) -> DriveError {
         match error.kind() {
-            ErrorKind::Io => {
-                let prefix = format!("drive {}: ", self.shared.name);
-                let text = error.to_string();
-                let text = text.strip_prefix(&prefix).unwrap_or(&text);
-                self.shared.error(ErrorKind::Unreachable, text)
-            }
+            ErrorKind::Io => self.shared.error(ErrorKind::Unreachable, error.message()),
             _ => error,
         }
     }
 
     fn has_no_tables(&self, why: &str) -> DriveError {
         let text = format!(
-            "its target keeps no list of nodes ({why}): serve the drive with `onefold sled` of this version"
+            "its target has no node table ({why}): serve the drive with `onefold sled` of this version"
         );
         self.shared.error(ErrorKind::Invalid, text)
     }
@@ -495,8 +490,7 @@ impl Session<'_> {
         match status.code() {
             Status::INVALID_OPCODE => self.table.has_no_tables("it does not know the command"),
             _ => {
-                let text =
-                    format!("its target refuses a command about the list of nodes: {status}");
+                let text = format!("its target refuses a command about the node table: {status}");
                 self.table.shared.error(ErrorKind::Io, text)
             }
         }

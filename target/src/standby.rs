@@ -136,7 +136,7 @@ impl Watch {
         let node = self.node.clone();
         let seen = blocking(move || node.owner()).await;
         let seen = match seen {
-            // Who keeps a list of nodes does not know whether there was ever a pool.
+            // A node table does not know whether there was ever a pool.
             Ok(Ownership::Forgotten) if self.is_unmade().await? => Ok(Ownership::Missing),
             seen => seen,
         };
