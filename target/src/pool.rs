@@ -245,8 +245,9 @@ pub(crate) async fn open_claimed(
         hash_keys: dir.identity().hash_keys.clone(),
         fingerprint: dir.identity().fingerprint,
         blocking: Blocking::Threads,
-        // What a drive has in memory is lost with the program, as if power were lost.
-        boot: BootId::current().filter(|_| !defers),
+        // What a drive has in memory is lost with the program, as if power were lost. Of a shared pool nothing is acknowledged that a sled
+        // can lose with its power, so what it lost is taken back.
+        boot: BootId::current().filter(|_| !defers && request.shared.is_none()),
         config: EngineConfig {
             fill_warnings: request.warn_at.clone(),
             metadata_cache_bytes: request.metadata_cache_bytes,
