@@ -419,7 +419,7 @@ fn a_node_that_starts_before_its_cluster_answers_waits_for_it() {
         std::fs::write(&conf, &wrong).expect("a file");
         thread::scope(|scope| {
             let starting = scope.spawn(|| Daemon::start(&pool, None, &[&start[..], more].concat()));
-            let waits = "this node tries again until the pool's cluster answers";
+            let waits = "this node tries again until the pool's drives answer";
             wait_for(waits, PATIENCE, || {
                 let log = std::fs::read_to_string(pool.with_extension("log")).unwrap_or_default();
                 (log.matches(waits).count() == starts).then_some(())

@@ -69,6 +69,22 @@ fn who_loses_two_of_three_drives_at_once_cannot_acknowledge_anything_any_more() 
 }
 
 #[test]
+fn a_drive_that_fails_while_its_metadata_is_erased_says_nothing_older_than_before() {
+    let (pool, open, _) = shared(3);
+    let change = |value| open.store.put_settings(&setting(NAME, &[value]));
+    change(1).unwrap();
+    for (lost, value) in [(2, 2), (1, 3)] {
+        pool.areas[lost].fail_after(Some(0));
+        change(value).unwrap();
+    }
+    // It is to hold the metadata again, and takes one write.
+    pool.areas[1].fail_after(Some(1));
+    open.copies.join(&pool.areas_of(&[1])).unwrap();
+    assert_eq!(open.copies.state().drives, [0]);
+    assert_eq!(taken_over(&pool.areas_of(&[1, 2])), None);
+}
+
+#[test]
 fn the_folder_of_a_shared_pool_is_opened_with_half_of_its_drives_and_not_with_fewer() {
     let (pool, open, _) = shared(3);
     open.store.put_settings(&setting(SHARED_KEY, b"1")).unwrap();
