@@ -30,7 +30,7 @@ use crate::pool::check_named_once;
 /// How long a drive may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// How long a drive is waited for whose pool can be taken over without it: hosts wait.
+/// How long a node waits for a drive without which it can take the pool over: hosts wait meanwhile.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
 
 /// A drive that was named.
