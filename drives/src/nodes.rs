@@ -70,6 +70,17 @@ pub enum Seen {
     Unknown,
 }
 
+/// Bytes of a machine's name, of its boot, and of a namespace, at most.
+const WORD_BYTES_MAX: usize = 64;
+
+/// Bytes of the text of a process at most: three such words, two numbers, and what is between them.
+const TEXT_BYTES_MAX: usize = 3 * WORD_BYTES_MAX + 64;
+
+/// Whether a word of a process may have it.
+fn is_plain(c: &char) -> bool {
+    c.is_ascii_alphanumeric() || "._-:".contains(*c)
+}
+
 /// When a process was started, if it is there and is no zombie.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -88,8 +99,8 @@ impl Process {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let plain = |text: &str| {
-            let kept = |c: &char| c.is_ascii_alphanumeric() || "._-:".contains(*c);
-            text.chars().filter(kept).take(64).collect::<String>()
+            let kept = text.chars().filter(is_plain);
+            kept.take(WORD_BYTES_MAX).collect::<String>()
         };
         let node = plain(&rustix::system::uname().nodename().to_string_lossy());
         Self {
@@ -104,9 +115,13 @@ impl Process {
         }
     }
 
-    /// The one that a text names.
+    /// The one that a text names. Others wrote it, and its words are printed: it has nothing but what [`own`](Self::own) has.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
+        let is_plain = |c: char| is_plain(&c) || " /".contains(c);
+        if text.len() > TEXT_BYTES_MAX || !text.chars().all(is_plain) {
+            return None;
+        }
         let mut words = text.split(' ');
         let process = Self {
             node: words.next()?.to_owned(),
@@ -169,6 +184,24 @@ impl fmt::Display for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_no_process_writes_names_none() {
+        let own = Process::own();
+        assert_eq!(Process::parse(&own.to_string()), Some(own));
+        let long = "a".repeat(TEXT_BYTES_MAX);
+        for text in [
+            "",
+            "a b/c 1",
+            "a b/c 1 2 3",
+            "a b/c -1 2",
+            "\u{1b}[2J b/c 1 2",
+            "a\nb c/d 1 2",
+            &format!("{long} b/c 1 2"),
+        ] {
+            assert_eq!(Process::parse(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn a_process_knows_itself_one_that_ended_and_what_it_cannot_see() {
