@@ -70,6 +70,15 @@ pub enum Seen {
     Unknown,
 }
 
+/// Bytes of a name that nodes are told, at most.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Whether a text may be the name of a machine or of a drive. Others wrote it, it is printed, and it may be a part of an object's name.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.chars().all(|c| is_plain(&c))
+}
+
 /// Bytes of a machine's name, of its boot, and of a namespace, at most.
 const WORD_BYTES_MAX: usize = 64;
 
@@ -200,6 +209,23 @@ mod tests {
             &format!("{long} b/c 1 2"),
         ] {
             assert_eq!(Process::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_short_and_has_nothing_that_a_terminal_obeys() {
+        let long = "a".repeat(NAME_BYTES_MAX);
+        assert!(is_name("node-a.lab_1:2") && is_name(&long));
+        for text in [
+            "",
+            "a b",
+            "a/b",
+            "\u{1b}[2J",
+            "a\n",
+            "\u{e4}",
+            &format!("{long}a"),
+        ] {
+            assert!(!is_name(text), "{text:?}");
         }
     }
 

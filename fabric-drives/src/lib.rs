@@ -24,6 +24,7 @@
 
 mod address;
 mod connect;
+mod drained;
 mod facts;
 mod fencing;
 mod keys;
@@ -46,9 +47,10 @@ use reactor::Buffer;
 use uuid::Uuid;
 
 pub use address::{RemoteAddress, RemoteAddressError};
+pub use drained::Drained;
 pub use keys::{KeyFileError, KeyFolder, read_key_file};
 pub use link::LINK_BUFFER_BYTES;
-pub use node::{Node, NodeOptions, NodeState, nodes_of};
+pub use node::{Node, NodeOptions, NodeState, SeenPool, Survey, nodes_of};
 pub use node_table::{NodeTable, NodeTableLimits, TableDescription, TableEntry, TableSeen};
 pub use shared::forget_losses;
 

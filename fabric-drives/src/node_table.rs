@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use drives::{DriveError, ErrorKind};
 use futures_util::lock::Mutex;
+use futures_util::stream::{self, StreamExt as _};
 use initiator::Error;
 use nvme::node_table::{
-    DESCRIPTION_BYTES_MAX, DescriptionPiece, ENTRIES_BYTES_MAX, ENTRIES_MAX, ENTRY_TEXT_BYTES_MAX,
-    LEASE_MS_MAX, NodeEntries, NodeEntry, SENT_HEADER_BYTES, SentText, TableReceive, TableSend,
+    DESCRIPTION_BYTES_MAX, DRAINED_BYTES_MAX, DescriptionPiece, ENTRIES_BYTES_MAX, ENTRIES_MAX,
+    ENTRY_TEXT_BYTES_MAX, LEASE_MS_MAX, NodeEntries, NodeEntry, SENT_HEADER_BYTES, SentText,
+    TableReceive, TableSend,
 };
 use nvme::{Nqn, Status};
 use reactor::Buffer;
@@ -25,6 +27,7 @@ use uuid::Uuid;
 
 use crate::address::RemoteAddress;
 use crate::connect::{Live, connect};
+use crate::drained::Drained;
 use crate::keys::KeyFolder;
 use crate::shared::Shared;
 use crate::{Limits, OpenOptions};
@@ -37,6 +40,15 @@ const DEPTH: u16 = 4;
 
 /// How often a description is sent or read from its start, because another node sent one meanwhile.
 const ATTEMPTS: usize = 4;
+
+/// Tables that are read at the same time.
+const READS_MAX: usize = 2;
+
+/// Namespaces of a target whose tables are looked at.
+const NAMESPACES_MAX: usize = 256;
+
+/// What a target sent that no node table can be.
+const CANNOT_BE_READ: &str = "a node table that cannot be read";
 
 /// The times after which something is given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,8 +112,30 @@ impl From<NodeEntry> for TableEntry {
 pub struct TableSeen {
     /// The revision of the description; 0 if there is none.
     pub revision: u64,
+    /// The pool that the description is about.
+    pub pool: Option<Uuid>,
+    /// The drained machines that it lists.
+    pub drained: Drained,
     /// The entries that are not empty, by ascending number.
     pub entries: Vec<TableEntry>,
+}
+
+impl TableSeen {
+    /// What a target sent, of at least so many bytes as were asked for; `None` if that is no table.
+    fn decode(data: &[u8]) -> Option<Self> {
+        let NodeEntries {
+            revision,
+            pool,
+            drained,
+            entries,
+        } = NodeEntries::decode(data.get(..ENTRIES_BYTES_MAX)?)?;
+        Some(Self {
+            revision,
+            pool: (revision != 0).then(|| Uuid::from_bytes(pool)),
+            drained: Drained::read(drained.revision, &drained.text),
+            entries: entries.into_iter().map(TableEntry::from).collect(),
+        })
+    }
 }
 
 /// What was published for all nodes.
@@ -161,6 +195,18 @@ impl NodeTable {
         &self.shared.name
     }
 
+    /// The name of the drive's target: that of its subsystem.
+    #[must_use]
+    pub fn sled(&self) -> &str {
+        self.shared.address.subsystem().as_str()
+    }
+
+    /// The drive's namespace in that subsystem.
+    #[must_use]
+    pub fn namespace(&self) -> u32 {
+        self.shared.address.nsid()
+    }
+
     /// The node keeps an entry (0 to 15) for the time of the lease: at least 1 ms, at most 10 minutes. The text has at most
     /// 4080 bytes. False: another node keeps it, and nothing has changed.
     ///
@@ -210,12 +256,64 @@ impl NodeTable {
         let mut session = self.session().await?;
         let what = TableReceive::Entries;
         let data = session.receive(what, ENTRIES_BYTES_MAX).await?;
-        match data.get(..ENTRIES_BYTES_MAX).and_then(NodeEntries::decode) {
-            Some(NodeEntries { revision, entries }) => Ok(TableSeen {
-                revision,
-                entries: entries.into_iter().map(TableEntry::from).collect(),
-            }),
-            None => Err(session.wrong("a node table that cannot be read")),
+        TableSeen::decode(&data).ok_or_else(|| session.wrong(CANNOT_BE_READ))
+    }
+
+    /// Namespaces of the drive's target, by ascending identifier: the first 256 of them.
+    ///
+    /// # Errors
+    /// As of [`Self::keep`].
+    pub async fn namespaces(&self) -> Result<Vec<u32>, DriveError> {
+        let mut session = self.session().await?;
+        let listed = session.run(async |live| live.controller.namespaces().await);
+        let mut listed = listed.await?.map_err(|status| session.refused(status))?;
+        listed.truncate(NAMESPACES_MAX);
+        Ok(listed)
+    }
+
+    /// What the tables of some namespaces of the drive's target hold now: of a few, because they have to come within the time of one
+    /// command. One that is there no more is left out.
+    ///
+    /// # Errors
+    /// As of [`Self::keep`].
+    pub async fn look_at(&self, namespaces: &[u32]) -> Result<Vec<(u32, TableSeen)>, DriveError> {
+        let mut session = self.session().await?;
+        let read = session.run(async |live| read_tables(live, namespaces).await);
+        let read = read.await?.map_err(|status| session.refused(status))?;
+        let mut tables = Vec::new();
+        for (nsid, data) in read {
+            let seen = TableSeen::decode(&data);
+            tables.push((nsid, seen.ok_or_else(|| session.wrong(CANNOT_BE_READ))?));
+        }
+        Ok(tables)
+    }
+
+    /// Replaces the list of drained machines in the table of a namespace of the drive's target, of the revision that is there (0: none),
+    /// by one of a later revision; the list has at most 4000 bytes. False: another revision is there, and nothing has changed.
+    ///
+    /// # Errors
+    /// As of [`Self::keep`].
+    pub async fn drain(
+        &self,
+        namespace: u32,
+        replaces: u64,
+        drained: &Drained,
+    ) -> Result<bool, DriveError> {
+        let (revision, text) = (drained.revision(), drained.text());
+        if revision <= replaces || text.len() > DRAINED_BYTES_MAX {
+            let text = format!(
+                "a list of drained machines has at most {DRAINED_BYTES_MAX} bytes and follows an earlier one, and not {} bytes \
+                 and {revision} after {replaces}",
+                text.len()
+            );
+            return Err(self.shared.error(ErrorKind::Invalid, text));
+        }
+        let mut session = self.session().await?;
+        let what = TableSend::Drained { replaces, revision };
+        match session.send_to(namespace, what, Uuid::nil(), &text).await? {
+            Ok(()) => Ok(true),
+            Err(Refused::ByAnother) => Ok(false),
+            Err(Refused::OutOfOrder) => Err(session.wrong("that a list comes out of order")),
         }
     }
 
@@ -396,9 +494,28 @@ impl NodeTable {
     }
 }
 
+/// Reads the tables of namespaces. One that is there no more is left out.
+async fn read_tables(live: &Live, namespaces: &[u32]) -> Result<Vec<(u32, Buffer)>, Error> {
+    let reads = namespaces.iter().map(|nsid| async {
+        let by = &live.namespace;
+        let read = by.node_table_receive_of(*nsid, TableReceive::Entries, ENTRIES_BYTES_MAX);
+        (*nsid, read.await)
+    });
+    let mut reads = stream::iter(reads).buffered(READS_MAX);
+    let mut tables = Vec::new();
+    while let Some((nsid, read)) = reads.next().await {
+        match read {
+            Ok(data) => tables.push((nsid, data)),
+            Err(error) if error.status().map(Status::code) == Some(Status::INVALID_NAMESPACE) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(tables)
+}
+
 /// Why the target did not do what was asked, where that is an answer.
 enum Refused {
-    /// Another node keeps the entry, or the description is an older one.
+    /// Another node keeps the entry, the description is an older one, or the list is of another revision.
     ByAnother,
     /// The piece does not follow the one before.
     OutOfOrder,
@@ -427,13 +544,30 @@ impl Session<'_> {
         uuid: Uuid,
         text: &[u8],
     ) -> Result<Result<(), Refused>, DriveError> {
+        let namespace = self.table.shared.address.nsid();
+        self.send_to(namespace, what, uuid, text).await
+    }
+
+    async fn send_to(
+        &mut self,
+        namespace: u32,
+        what: TableSend,
+        uuid: Uuid,
+        text: &[u8],
+    ) -> Result<Result<(), Refused>, DriveError> {
         let uuid = uuid.into_bytes();
         let data = SentText { uuid, text }.encode();
-        let done = self.run(async |live| live.namespace.node_table_send(what, &data).await);
+        let send = async |live: &Live| {
+            let by = &live.namespace;
+            by.node_table_send_to(namespace, what, &data).await
+        };
+        let done = self.run(send);
         match done.await? {
             Ok(()) => Ok(Ok(())),
             Err(status) => match status.code() {
-                Status::NODE_ENTRY_KEPT | Status::DESCRIPTION_OLDER => Ok(Err(Refused::ByAnother)),
+                Status::NODE_ENTRY_KEPT | Status::DESCRIPTION_OLDER | Status::DRAINED_REPLACED => {
+                    Ok(Err(Refused::ByAnother))
+                }
                 Status::COMMAND_SEQUENCE => Ok(Err(Refused::OutOfOrder)),
                 _ => Err(self.refused(status)),
             },

@@ -1,7 +1,8 @@
 //! The node table of a namespace: two vendor specific I/O commands of a sled, and their data.
 //!
-//! A namespace has [`ENTRIES_MAX`] numbered entries, each of which a node keeps for the time of a lease, and one
-//! description: a text that is published for all nodes. What a command does to them is the target's to say.
+//! A namespace has [`ENTRIES_MAX`] numbered entries, each of which a node keeps for the time of a lease, one description: a
+//! text that is published for all nodes, and one list of drained machines, which is replaced as a whole by who names the
+//! revision that it replaces. What a command does to them is the target's to say.
 //!
 //! All numbers are little endian. Every parser takes any bytes, and refuses what no encoder here makes.
 
@@ -21,22 +22,26 @@ pub const ENTRY_TEXT_BYTES_MAX: usize = 4080;
 pub const LEASE_MS_MAX: u32 = 600_000;
 /// Bytes of the description's text at most.
 pub const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
+/// Bytes of the list of drained machines at most.
+pub const DRAINED_BYTES_MAX: usize = 4000;
 /// Bytes in front of a text that a host sends: the UUID of a node or of a pool.
 pub const SENT_HEADER_BYTES: usize = 16;
 /// Bytes in front of the text that a host receives of the description.
 pub const DESCRIPTION_HEADER_BYTES: usize = 32;
 
-const ENTRIES_HEADER_BYTES: usize = 16;
+const ENTRIES_HEADER_BYTES: usize = 40;
 const ENTRY_HEADER_BYTES: usize = 28;
-const ENTRIES_BYTES: usize =
-    ENTRIES_HEADER_BYTES + ENTRIES_MAX * (ENTRY_HEADER_BYTES + ENTRY_TEXT_BYTES_MAX);
+const ENTRIES_BYTES: usize = ENTRIES_HEADER_BYTES
+    + ENTRIES_MAX * (ENTRY_HEADER_BYTES + ENTRY_TEXT_BYTES_MAX)
+    + DRAINED_BYTES_MAX;
 
-/// Bytes for all entries at most, in whole blocks of 4096: the smallest buffer in which a host receives them.
+/// Bytes for all entries and the list at most, in whole blocks of 4096: the smallest buffer in which a host receives them.
 pub const ENTRIES_BYTES_MAX: usize = ENTRIES_BYTES.next_multiple_of(4096);
 
 /// What command dword 10 names, bits 7:0.
 const WHAT_ENTRIES: u32 = 0;
 const WHAT_DESCRIPTION: u32 = 1;
+const WHAT_DRAINED: u32 = 2;
 
 /// What Node Table Send changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,12 +62,19 @@ pub enum TableSend {
         /// The revision that the text is; not 0.
         revision: u64,
     },
+    /// The list of drained machines, with a UUID of zeros and the list as data ([`SentText`]).
+    Drained {
+        /// The revision that is there: 0 if there is no list.
+        replaces: u64,
+        /// The revision that the list is: a later one.
+        revision: u64,
+    },
 }
 
 /// What Node Table Receive asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableReceive {
-    /// Every entry that is not empty ([`NodeEntries`]).
+    /// Every entry that is not empty, and the list of drained machines ([`NodeEntries`]).
     Entries,
     /// The description's text from a place on ([`DescriptionPiece`]).
     Description {
@@ -125,7 +137,7 @@ impl NodeTableCommand {
             }
             WHAT_DESCRIPTION => {
                 let (offset, total) = (sqe.cdw(11), sqe.cdw(13));
-                let revision = u64::from(sqe.cdw(14)) | u64::from(sqe.cdw(15)) << 32;
+                let revision = joined(sqe.cdw(14), sqe.cdw(15));
                 let end = usize::try_from(offset).ok()?.checked_add(text)?;
                 let whole = usize::try_from(total).ok()?;
                 let fits = whole <= DESCRIPTION_BYTES_MAX && text > 0 && end <= whole;
@@ -134,6 +146,12 @@ impl NodeTableCommand {
                     total,
                     revision,
                 })?
+            }
+            WHAT_DRAINED => {
+                let replaces = joined(sqe.cdw(11), sqe.cdw(13));
+                let revision = joined(sqe.cdw(14), sqe.cdw(15));
+                let fits = text <= DRAINED_BYTES_MAX && revision > replaces;
+                fits.then_some(TableSend::Drained { replaces, revision })?
             }
             _ => return None,
         };
@@ -180,6 +198,12 @@ impl NodeTableCommand {
                         .with_cdw(13, total)
                         .with_cdw(14, revision as u32)
                         .with_cdw(15, (revision >> 32) as u32),
+                    TableSend::Drained { replaces, revision } => sqe
+                        .with_cdw(10, WHAT_DRAINED)
+                        .with_cdw(11, replaces as u32)
+                        .with_cdw(13, (replaces >> 32) as u32)
+                        .with_cdw(14, revision as u32)
+                        .with_cdw(15, (revision >> 32) as u32),
                 }
             }
             Self::Receive { nsid, what, length } => {
@@ -211,6 +235,11 @@ fn number_of(number: u32) -> Option<u16> {
     (usize::from(number) < ENTRIES_MAX).then_some(number)
 }
 
+/// A number of 64 bits that lies in two dwords.
+fn joined(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
@@ -218,9 +247,9 @@ fn is_zero(bytes: &[u8]) -> bool {
 /// The data of Node Table Send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentText<'a> {
-    /// The node's UUID, or the pool's.
+    /// The node's UUID, or the pool's; zeros for the list of drained machines.
     pub uuid: [u8; 16],
-    /// The text of the entry, or a piece of the description.
+    /// The text of the entry, a piece of the description, or the list.
     pub text: &'a [u8],
 }
 
@@ -243,7 +272,10 @@ layout! {
     struct EntriesHeader [ENTRIES_HEADER_BYTES] {
         0..8 => revision: u64,
         8..10 => count: u16,
-        10..16 => zeros: [u8; 6],
+        10..12 => drained_bytes: u16,
+        12..16 => zeros: [u8; 4],
+        16..24 => drained_revision: u64,
+        24..40 => pool: [u8; 16],
     }
 }
 
@@ -272,25 +304,44 @@ pub struct NodeEntry {
     pub text: Vec<u8>,
 }
 
-/// Data of Node Table Receive: every entry that is not empty.
+/// The list of drained machines. Only the nodes know what its text means.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DrainedList {
+    /// Its revision; 0 if there is no list.
+    pub revision: u64,
+    /// The list: [`DRAINED_BYTES_MAX`] at most, and nothing if there is none.
+    pub text: Vec<u8>,
+}
+
+/// Data of Node Table Receive: every entry that is not empty, and what else nodes look for again and again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeEntries {
     /// The revision of the description; 0 if there is none.
     pub revision: u64,
+    /// The pool that the description is about; zeros if there is none.
+    pub pool: [u8; 16],
+    /// The drained machines.
+    pub drained: DrainedList,
     /// The entries, by ascending number.
     pub entries: Vec<NodeEntry>,
 }
 
 impl NodeEntries {
     /// The data without the zeros behind them: at most [`ENTRIES_BYTES_MAX`] for what [`decode`](Self::decode) takes. What
-    /// is more than [`ENTRIES_MAX`] entries, or than [`ENTRY_TEXT_BYTES_MAX`] of a text, is left out.
+    /// is more than [`ENTRIES_MAX`] entries, than [`ENTRY_TEXT_BYTES_MAX`] of a text, or than [`DRAINED_BYTES_MAX`] of the
+    /// list, is left out.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let entries = &self.entries[..self.entries.len().min(ENTRIES_MAX)];
+        let drained = &self.drained.text;
+        let drained = &drained[..drained.len().min(DRAINED_BYTES_MAX)];
         let header = EntriesHeader {
             revision: self.revision,
             count: entries.len() as u16,
-            zeros: [0; 6],
+            drained_bytes: drained.len() as u16,
+            zeros: [0; 4],
+            drained_revision: self.drained.revision,
+            pool: self.pool,
         };
         let mut bytes = vec![0; ENTRIES_HEADER_BYTES];
         header.put_fields(&mut bytes);
@@ -308,16 +359,23 @@ impl NodeEntries {
             bytes.extend(fields);
             bytes.extend(text);
         }
+        bytes.extend(drained);
         bytes
     }
 
-    /// Reads the data. `None` if they end too early, have too many entries, the same one twice, or one that cannot be, or
-    /// go on with anything but zeros.
+    /// Reads the data. `None` if they end too early, have too many entries, the same one twice, or one that cannot be, a list
+    /// or a pool that cannot be, or go on with anything but zeros.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (header, mut bytes) = bytes.split_at_checked(ENTRIES_HEADER_BYTES)?;
         let header = EntriesHeader::take_fields(header)?;
-        if usize::from(header.count) > ENTRIES_MAX || !is_zero(&header.zeros) {
+        let drained_bytes = usize::from(header.drained_bytes);
+        let is_possible = usize::from(header.count) <= ENTRIES_MAX
+            && is_zero(&header.zeros)
+            && drained_bytes <= DRAINED_BYTES_MAX
+            && (header.drained_revision != 0 || drained_bytes == 0)
+            && (header.revision != 0 || is_zero(&header.pool));
+        if !is_possible {
             return None;
         }
         let mut entries: Vec<NodeEntry> = Vec::new();
@@ -340,8 +398,14 @@ impl NodeEntries {
             });
             bytes = rest;
         }
+        let (drained, bytes) = bytes.split_at_checked(drained_bytes)?;
         is_zero(bytes).then_some(Self {
             revision: header.revision,
+            pool: header.pool,
+            drained: DrainedList {
+                revision: header.drained_revision,
+                text: drained.to_vec(),
+            },
             entries,
         })
     }
@@ -484,7 +548,7 @@ mod tests {
         refused(entry(0, 1000, 16 + 4081));
         let sqe = entry(0, 1000, 16).to_sqe();
         assert_eq!(NodeTableCommand::parse(&sqe.with_cdw(11, 1 << 16)), INVALID);
-        assert_eq!(NodeTableCommand::parse(&sqe.with_cdw(10, 2)), INVALID);
+        assert_eq!(NodeTableCommand::parse(&sqe.with_cdw(10, 3)), INVALID);
         let other_bits = NodeTableCommand::parse(&sqe.with_cdw(10, 0x100));
         assert_eq!(other_bits, Some(Ok(entry(0, 1000, 16))));
     }
@@ -503,6 +567,25 @@ mod tests {
         refused(piece(u32::MAX, most, 1, 17));
         let sqe = piece(1, 9, 0x0102_0304_0506_0708, 18).to_sqe();
         assert_eq!((sqe.cdw(14), sqe.cdw(15)), (0x0506_0708, 0x0102_0304));
+    }
+
+    #[test]
+    fn a_list_of_drained_machines_is_bounded_and_follows_an_earlier_one() {
+        let drained = |replaces, revision, length| NodeTableCommand::Send {
+            nsid: 1,
+            what: TableSend::Drained { replaces, revision },
+            length,
+        };
+        taken(drained(0, 1, 16));
+        taken(drained(u64::MAX - 1, u64::MAX, 16 + 4000));
+        refused(drained(0, 0, 16));
+        refused(drained(7, 7, 16));
+        refused(drained(8, 7, 16));
+        refused(drained(0, 1, 16 + 4001));
+        refused(drained(0, 1, 15));
+        let sqe = drained(0x0102_0304_0506_0708, 0x1112_1314_1516_1718, 16).to_sqe();
+        assert_eq!((sqe.cdw(11), sqe.cdw(13)), (0x0506_0708, 0x0102_0304));
+        assert_eq!((sqe.cdw(14), sqe.cdw(15)), (0x1516_1718, 0x1112_1314));
     }
 
     #[test]
@@ -529,6 +612,11 @@ mod tests {
         };
         NodeEntries {
             revision: 9,
+            pool: [5; 16],
+            drained: DrainedList {
+                revision: 3,
+                text: vec![b'd'; DRAINED_BYTES_MAX],
+            },
             entries: (0..16).map(entry).collect(),
         }
     }
@@ -539,10 +627,19 @@ mod tests {
         assert!(bytes.len() <= ENTRIES_BYTES_MAX);
         bytes.resize(ENTRIES_BYTES_MAX, 0);
         assert_eq!(NodeEntries::decode(&bytes), Some(full()));
-        assert_eq!(bytes[..10], [9, 0, 0, 0, 0, 0, 0, 0, 16, 0]);
-        assert_eq!(bytes[16..20], [0, 0, 0xf0, 0x0f]);
-        assert_eq!(bytes[20..28], [7, 0, 0, 0, 0xc0, 0x27, 9, 0]);
-        assert_eq!(&bytes[44..46], b"xx");
+        assert_eq!(
+            bytes[..16],
+            [9, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0xa0, 0x0f, 0, 0, 0, 0]
+        );
+        assert_eq!(bytes[16..24], [3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[24..40], [5; 16]);
+        assert_eq!(bytes[40..44], [0, 0, 0xf0, 0x0f]);
+        assert_eq!(bytes[44..52], [7, 0, 0, 0, 0xc0, 0x27, 9, 0]);
+        assert_eq!(&bytes[68..70], b"xx");
+        assert_eq!(
+            &bytes[40 + 16 * 4108..][..4001],
+            [&[b'd'; 4000][..], &[0]].concat()
+        );
     }
 
     #[test]
@@ -553,13 +650,18 @@ mod tests {
             assert_eq!(NodeEntries::decode(&bytes), None);
         };
         refused(&|bytes| bytes[8] = 17);
-        refused(&|bytes| bytes[10] = 1);
-        refused(&|bytes| bytes[16] = 1);
-        refused(&|bytes| bytes[19] = 0x10);
-        refused(&|bytes| bytes[24..28].fill(0));
-        refused(&|bytes| bytes[27] = 1);
+        refused(&|bytes| bytes[10..12].fill(0xff));
+        refused(&|bytes| bytes[12] = 1);
+        refused(&|bytes| bytes[40] = 1);
+        refused(&|bytes| bytes[43] = 0x10);
+        refused(&|bytes| bytes[48..52].fill(0));
+        refused(&|bytes| bytes[51] = 1);
         refused(&|bytes| bytes.truncate(100));
+        refused(&|bytes| bytes.truncate(bytes.len() - 1));
         refused(&|bytes| bytes.push(1));
+        // A list, or a pool, of no revision.
+        refused(&|bytes| bytes[16] = 0);
+        refused(&|bytes| bytes[0] = 0);
     }
 
     #[test]
@@ -591,7 +693,7 @@ mod tests {
         fn any_entry_and_any_bytes_read_back_or_are_refused(
             opcode in prop::sample::select(vec![0xc1_u8, 0xc2]),
             nsid: u32,
-            what in 0_u32..3,
+            what in 0_u32..4,
             dwords: [u32; 5],
             small in 0_u32..9000,
             bytes in prop::collection::vec(any::<u8>(), 0..300),
@@ -620,7 +722,9 @@ mod tests {
 
         #[test]
         fn what_a_table_holds_is_read_back(
-            revision: u64,
+            revision in 1..=u64::MAX,
+            pool: [u8; 16],
+            drained in (1..=u64::MAX, prop::collection::vec(any::<u8>(), 0..50)),
             kept in prop::collection::btree_map(
                 0_u16..16,
                 (any::<u32>(), 1..=LEASE_MS_MAX, any::<[u8; 16]>(), prop::collection::vec(any::<u8>(), 0..50)),
@@ -628,7 +732,9 @@ mod tests {
             ),
         ) {
             let entry = |(number, (age_ms, lease_ms, node, text))| NodeEntry { number, age_ms, lease_ms, node, text };
-            let entries = NodeEntries { revision, entries: kept.into_iter().map(entry).collect() };
+            let (drained_revision, text) = drained;
+            let drained = DrainedList { revision: drained_revision, text };
+            let entries = NodeEntries { revision, pool, drained, entries: kept.into_iter().map(entry).collect() };
             let mut bytes = entries.encode();
             prop_assert_eq!(NodeEntries::decode(&bytes), Some(entries.clone()));
             bytes.resize(ENTRIES_BYTES_MAX, 0);

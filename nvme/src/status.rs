@@ -138,6 +138,8 @@ statuses! {
     NODE_ENTRY_KEPT = 0x701, "Node Table Entry Kept by Another Node";
     /// 702h, vendor specific: the node table has a description with a later revision.
     DESCRIPTION_OLDER = 0x702, "Node Table Description Older than the Present One";
+    /// 703h, vendor specific: the node table's list of drained machines is of another revision than the one to replace.
+    DRAINED_REPLACED = 0x703, "Node Table List of Another Revision";
 }
 
 const DNR: u16 = 1 << 14;

@@ -11,6 +11,7 @@
 
 mod entry;
 mod own;
+mod survey;
 mod votes;
 mod worker;
 
@@ -28,6 +29,7 @@ use reactor::sync::queue;
 use uuid::Uuid;
 
 pub use entry::NodeState;
+pub use survey::{SeenPool, Survey};
 
 use crate::address::RemoteAddress;
 use crate::keys::KeyFolder;
@@ -81,6 +83,8 @@ impl NodeOptions {
 /// This process among the nodes of a pool. Its calls block, and are not for reactors.
 pub struct Node {
     drives: Vec<(String, queue::Sender<Ask>)>,
+    /// For each sled the places of its drives among those.
+    sleds: Vec<Vec<usize>>,
     own: Arc<Own>,
     lease: Duration,
     answer_max: Duration,
@@ -144,6 +148,7 @@ impl Node {
         })?;
         let own = Arc::new(Own::new(process));
         let answer_max = limits.connect + limits.command * 2;
+        let sleds = survey::by_sled(&drives);
         let workers = (0..).zip(drives).map(|(at, address)| {
             let (sender, asks) = queue::channel(ASKS_MAX);
             let name = address.to_string();
@@ -159,6 +164,8 @@ impl Node {
                     silent: None,
                     described: None,
                     is_others: false,
+                    drained: None,
+                    next: reactor::now(),
                 };
                 worker.run().await;
             };
@@ -167,6 +174,7 @@ impl Node {
         });
         Ok(Self {
             drives: workers.collect(),
+            sleds,
             own,
             lease,
             answer_max,
@@ -246,10 +254,24 @@ impl Node {
         within: Duration,
         ask: impl Fn(Answer<T>) -> Ask,
     ) -> Vec<Option<Result<T, DriveError>>> {
+        let asks = |answer: &Answer<T>| {
+            let all = (0..self.drives.len()).map(|at| (at, ask(answer.clone())));
+            all.collect()
+        };
+        self.gather(within, Some(GRACE), asks)
+    }
+
+    /// Asks some tables, by their places. `grace`: how long the others may take when more than half of all have answered.
+    fn gather<T>(
+        &self,
+        within: Duration,
+        grace: Option<Duration>,
+        asks: impl FnOnce(&Answer<T>) -> Vec<(usize, Ask)>,
+    ) -> Vec<Option<Result<T, DriveError>>> {
         let (sender, answers) = channel();
-        for (_, drive) in &self.drives {
+        for (at, ask) in asks(&sender) {
             // One that has so much to do does not answer in time.
-            let _ = drive.try_send(ask(sender.clone()));
+            let _ = self.drives[at].1.try_send(ask);
         }
         drop(sender);
         let mut all: Vec<Option<Result<T, DriveError>>> = Vec::new();
@@ -262,8 +284,8 @@ impl Node {
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return all,
             }
             let good = all.iter().flatten().filter(|answer| answer.is_ok()).count();
-            if good * 2 > all.len() {
-                deadline = deadline.min(Instant::now() + GRACE);
+            if let Some(grace) = grace.filter(|_| good * 2 > all.len()) {
+                deadline = deadline.min(Instant::now() + grace);
             }
         }
     }
@@ -276,16 +298,20 @@ impl Node {
     }
 
     fn tables(&self) -> Result<Vec<Option<TableSeen>>, DriveError> {
-        let mut answers = self.ask(Ask::Look);
+        let answers = self.ask(Ask::Look);
         let good = answers.iter().flatten().filter(|answer| answer.is_ok());
         if good.count() * 2 > answers.len() {
             let seen = answers.into_iter().map(|answer| answer?.ok());
             return Ok(seen.collect());
         }
-        let errors = answers.iter_mut().filter_map(|answer| answer.take()?.err());
-        // What cannot be mended by waiting is told first.
+        Err(self.worst(answers))
+    }
+
+    /// Why drives did not answer: what cannot be mended by waiting is told first.
+    fn worst<T>(&self, answers: Vec<Option<Result<T, DriveError>>>) -> DriveError {
+        let errors = answers.into_iter().filter_map(|answer| answer?.err());
         let worst = errors.min_by_key(|error| error.kind() == ErrorKind::Unreachable);
-        Err(worst.unwrap_or_else(|| self.too_few(TooFew)))
+        worst.unwrap_or_else(|| self.too_few(TooFew))
     }
 
     fn too_few(&self, TooFew: TooFew) -> DriveError {

@@ -6,6 +6,7 @@ use drives::nodes::Process;
 use uuid::Uuid;
 
 use super::entry::{NodeState, Said};
+use crate::drained::Drained;
 
 /// What the owner says of the pool.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ struct Current {
     number: Option<u16>,
     said: Said,
     description: Option<Arc<Description>>,
+    /// The newest list of drained machines that any table had.
+    drained: Drained,
 }
 
 /// See the module.
@@ -42,6 +45,7 @@ impl Own {
                     says: Vec::new(),
                 },
                 description: None,
+                drained: Drained::default(),
             }),
         }
     }
@@ -76,6 +80,17 @@ impl Own {
 
     pub(super) fn description(&self) -> Option<Arc<Description>> {
         self.lock().description.clone()
+    }
+
+    /// A table has that list of drained machines.
+    pub(super) fn note_drained(&self, seen: &Drained) {
+        self.lock().drained.merge(seen);
+    }
+
+    /// The newest list that this node knows, if it is later than that revision.
+    pub(super) fn drained_after(&self, revision: u64) -> Option<Drained> {
+        let newest = self.lock().drained.clone();
+        (newest.revision() > revision).then_some(newest)
     }
 
     /// Its number, if it has one, and its entry.

@@ -6,7 +6,9 @@
 //!   has its owner as long as that lives. So an owner that can still acknowledge something is not taken for dead by who reaches other
 //!   drives than it does.
 
-use drives::nodes::{OtherNode, Ownership, Process, Seen};
+use std::collections::BTreeSet;
+
+use drives::nodes::{OtherNode, Ownership, Process, Seen, is_name};
 use uuid::Uuid;
 
 use super::entry::{NodeState, Said};
@@ -134,6 +136,19 @@ pub(crate) fn others(answers: &Answers, own: Uuid) -> Result<Vec<OtherNode>, Too
         says: known.said.says,
     });
     Ok(others.collect())
+}
+
+/// The machine of who had the pool last, and which others wait for it and live, by their machines. What is no name is left out.
+pub(crate) fn machines(answers: &Answers) -> Result<(Option<String>, BTreeSet<String>), TooFew> {
+    let all = known(answers)?;
+    let owner = last_owner(&all, Uuid::nil());
+    let others = all.iter().filter(|known| {
+        let is_owner = owner.is_some_and(|owner| owner.node == known.node);
+        !is_owner && known.lives(answers)
+    });
+    let named = |known: &Known| Some(known.machine()).filter(|machine| is_name(machine));
+    let others = others.filter_map(named).collect();
+    Ok((owner.and_then(named), others))
 }
 
 /// Numbers that this process may have, the best one first: those that nobody has had, and then those of who keeps them no more. What

@@ -1,7 +1,8 @@
 //! The task that keeps a node's entry in the table of one drive, and asks that table.
 //!
-//! Guarantees: an entry is renewed before anything else is asked, when it is time; who asks about a drive that did not answer last is
-//! told so at once.
+//! Guarantees: an entry is renewed before anything else is asked, when it is time, also while many tables are looked at; who asks about a
+//! drive that did not answer last is told so at once; a table that has an older list of drained machines than this node knows gets that
+//! one, as after a start of its sled.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -12,10 +13,15 @@ use reactor::sync::queue::Receiver;
 
 use super::entry::NodeState;
 use super::own::Own;
+use super::survey::SeenTable;
+use crate::drained::Drained;
 use crate::node_table::{NodeTable, TableDescription, TableSeen};
 
 /// An entry is renewed so many times while its lease lasts.
 const RENEWALS: u32 = 4;
+
+/// So many tables are looked at between two looks at the clock.
+const LOOKED_AT: usize = 8;
 
 /// How long a lease is that is given up, where what the entry says is to stay.
 const OVER: Duration = Duration::from_millis(1);
@@ -35,6 +41,14 @@ pub(super) enum Ask {
     Leave(Answer<()>),
     /// The description.
     Description(Answer<Option<TableDescription>>),
+    /// The tables of all namespaces of the drive's sled.
+    Survey(Answer<Vec<SeenTable>>),
+    /// That tables of the sled have this list in place of the revision that is named. False: one has another revision, or none was named.
+    Drain {
+        drained: Drained,
+        replaces: Vec<(u32, u64)>,
+        answer: Answer<bool>,
+    },
 }
 
 pub(super) struct Worker {
@@ -49,17 +63,19 @@ pub(super) struct Worker {
     pub(super) described: Option<u64>,
     /// Another node has the number; that is told once.
     pub(super) is_others: bool,
+    /// The revision of its list of drained machines, as it was seen last.
+    pub(super) drained: Option<u64>,
+    /// When its entry is renewed next.
+    pub(super) next: Instant,
 }
 
 impl Worker {
     /// Works until nobody asks any more.
     pub(super) async fn run(mut self) {
-        let mut next = Instant::now();
         loop {
-            let left = next.saturating_duration_since(reactor::now());
+            let left = self.next.saturating_duration_since(reactor::now());
             if left.is_zero() {
                 self.renew_in_time().await;
-                next = reactor::now() + self.lease / RENEWALS;
                 continue;
             }
             match reactor::timeout(left, self.asks.recv()).await {
@@ -76,7 +92,7 @@ impl Worker {
         match ask {
             Ask::Look(answer) => {
                 let seen = match self.check() {
-                    Ok(()) => self.table.look().await,
+                    Ok(()) => self.look().await,
                     Err(silent) => Err(silent),
                 };
                 let _ = answer.send((at, self.noted(seen)));
@@ -103,7 +119,66 @@ impl Worker {
                 };
                 let _ = answer.send((at, self.noted(read)));
             }
+            Ask::Survey(answer) => {
+                let seen = match self.check() {
+                    Ok(()) => self.survey().await,
+                    Err(silent) => Err(silent),
+                };
+                let _ = answer.send((at, self.noted_of_sled(seen)));
+            }
+            Ask::Drain {
+                drained,
+                replaces,
+                answer,
+            } => {
+                let done = match self.check() {
+                    Ok(()) => self.drain(&drained, &replaces).await,
+                    Err(silent) => Err(silent),
+                };
+                let _ = answer.send((at, self.noted_of_sled(done)));
+            }
         }
+    }
+
+    async fn look(&mut self) -> Result<TableSeen, DriveError> {
+        let seen = self.table.look().await?;
+        self.note_drained(&seen.drained);
+        Ok(seen)
+    }
+
+    fn note_drained(&mut self, seen: &Drained) {
+        self.drained = Some(seen.revision());
+        self.own.note_drained(seen);
+    }
+
+    async fn survey(&mut self) -> Result<Vec<SeenTable>, DriveError> {
+        let mut tables = Vec::new();
+        for namespaces in self.table.namespaces().await?.chunks(LOOKED_AT) {
+            if reactor::now() >= self.next {
+                self.renew_in_time().await;
+            }
+            for (namespace, seen) in self.table.look_at(namespaces).await? {
+                self.own.note_drained(&seen.drained);
+                tables.push(SeenTable {
+                    sled: self.table.sled().to_owned(),
+                    namespace,
+                    seen,
+                });
+            }
+        }
+        Ok(tables)
+    }
+
+    async fn drain(
+        &mut self,
+        drained: &Drained,
+        replaces: &[(u32, u64)],
+    ) -> Result<bool, DriveError> {
+        let mut all = true;
+        for (namespace, replaces) in replaces {
+            all &= self.table.drain(*namespace, *replaces, drained).await?;
+        }
+        Ok(all)
     }
 
     fn check(&self) -> Result<(), DriveError> {
@@ -123,6 +198,7 @@ impl Worker {
             Err(error) => {
                 // What it had may be gone when it answers again.
                 self.described = None;
+                self.drained = None;
                 if self.silent.is_none() {
                     tracing::warn!(%error, "the drive's node table cannot be used");
                 }
@@ -132,9 +208,18 @@ impl Worker {
         answered
     }
 
+    /// What was asked of other namespaces too: what is wrong with those is not of this drive.
+    fn noted_of_sled<T>(&mut self, answered: Result<T, DriveError>) -> Result<T, DriveError> {
+        match answered {
+            Err(error) if error.kind() != ErrorKind::Unreachable => Err(error),
+            answered => self.noted(answered),
+        }
+    }
+
     async fn renew_in_time(&mut self) {
         let was_silent = self.silent.is_some();
         let kept = self.renew().await;
+        self.next = reactor::now() + self.lease / RENEWALS;
         if self.noted(kept).is_ok() && was_silent {
             tracing::info!(
                 drive = self.table.name(),
@@ -145,7 +230,7 @@ impl Worker {
 
     async fn renew(&mut self) -> Result<bool, DriveError> {
         let Some((number, text)) = self.own.entry() else {
-            return self.table.look().await.map(|_| true);
+            return self.look().await.map(|_| true);
         };
         let kept = self
             .table
@@ -169,6 +254,14 @@ impl Worker {
                 .describe(pool, revision, &description.text)
                 .await?;
             self.described = Some(revision);
+        }
+        if let Some(there) = self.drained
+            && let Some(newest) = self.own.drained_after(there)
+        {
+            let namespace = self.table.namespace();
+            let is_its = self.table.drain(namespace, there, &newest).await?;
+            // Somebody else changed it: the next look tells.
+            self.drained = is_its.then(|| newest.revision());
         }
         Ok(kept)
     }

@@ -1,16 +1,19 @@
 //! The table of the nodes that share a drive, as a node uses it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use drives::{DriveError, ErrorKind};
-use fabric_drives::{Claim, KeyFolder, NodeTable, NodeTableLimits, TableDescription};
+use fabric_drives::{
+    Claim, Drained, KeyFolder, Node, NodeOptions, NodeTable, NodeTableLimits, TableDescription,
+};
 use futures_util::future::join;
 use nvme::Nqn;
 use nvme::auth::{ConfiguredPsk, Hash};
 use nvme::node_table::{
-    DESCRIPTION_BYTES_MAX, DescriptionPiece, ENTRY_TEXT_BYTES_MAX, NodeEntry,
+    DESCRIPTION_BYTES_MAX, DescriptionPiece, DrainedList, ENTRY_TEXT_BYTES_MAX, NodeEntry,
     OPCODE_NODE_TABLE_RECEIVE, OPCODE_NODE_TABLE_SEND,
 };
 use uuid::Uuid;
@@ -391,4 +394,93 @@ fn the_table_of_a_target_with_tls_is_used_by_the_key_of_the_file_alone() {
         put(&psk(1));
         table.look().await.expect("the right key");
     });
+}
+
+#[test]
+fn a_list_of_drained_machines_is_replaced_by_who_has_read_it_and_a_look_has_it() {
+    let sled = Sled::start(4096).with_nodes();
+    story(async || {
+        let (one, two) = (table(&sled), table(&sled));
+        assert_eq!(one.namespaces().await.expect("an answer"), [1]);
+        let first = Drained::read(5, b"node-a");
+        assert!(one.drain(1, 0, &first).await.expect("an answer"));
+        let other = Drained::read(6, b"node-b");
+        let drained = two.drain(1, 0, &other).await;
+        assert!(!drained.expect("an answer"), "it has another revision");
+        assert_eq!(two.look().await.expect("an answer").drained, first);
+        assert!(two.drain(1, 5, &other).await.expect("an answer"));
+        let seen = one.look_at(&[1]).await.expect("an answer");
+        assert_eq!(seen.len(), 1);
+        assert_eq!((seen[0].0, &seen[0].1.drained), (1, &other));
+        let older = two.drain(1, 6, &first).await;
+        assert_eq!(kind_of(older), ErrorKind::Invalid);
+    });
+}
+
+/// Waits until the sled's table has that list.
+fn wait_for_list(sled: &Sled, revision: u64, text: &[u8]) {
+    let began = std::time::Instant::now();
+    loop {
+        let there = sled
+            .media()
+            .nodes
+            .as_ref()
+            .expect("a table")
+            .drained
+            .clone();
+        if (there.revision, &there.text[..]) == (revision, text) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{there:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_node_writes_the_list_that_it_knows_back_to_a_table_that_has_an_older_one() {
+    let sled = Sled::start(4096).with_nodes();
+    let drives = || vec![sled.address().parse().expect("an address")];
+    let host = Nqn::new("nqn.2026-11.dev.onefold:a-pool").expect("a name");
+    let options = NodeOptions::new(host, KeyFolder::new("/no/keys"));
+    let person = Node::visit(drives(), options.clone()).expect("a thread");
+    let nobody = person.change_drained(|_| true);
+    assert_eq!(kind_of(nobody), ErrorKind::Invalid, "there is no pool");
+    let node = Node::join(drives(), options).expect("it is the first one");
+    let drain = |name: &str| {
+        let insert = |machines: &mut BTreeSet<String>| machines.insert(name.to_owned());
+        person.change_drained(insert).expect("there is a pool");
+    };
+    drain("node-a");
+    wait_for_list(&sled, 1, b"node-a");
+    drain("node-a");
+    wait_for_list(&sled, 1, b"node-a");
+    drain("node-b");
+    wait_for_list(&sled, 2, b"node-a\nnode-b");
+    let survey = person.survey_all().expect("an answer");
+    assert_eq!((survey.pools.len(), survey.silent.len()), (1, 0));
+    assert!(node.reaches(), "and it has seen the list");
+    sled.change_nodes(|nodes| nodes.drained = DrainedList::default());
+    assert!(node.reaches(), "and it has seen that the list is gone");
+    wait_for_list(&sled, 2, b"node-a\nnode-b");
+    // Who changes it at the same time reads again.
+    let mut changes = 0;
+    let changed = person.change_drained(|machines| {
+        changes += 1;
+        if changes == 1 {
+            sled.change_nodes(|nodes| {
+                let text = b"node-c".to_vec();
+                nodes.drained = DrainedList { revision: 3, text };
+            });
+        }
+        machines.insert("node-d".to_owned())
+    });
+    changed.expect("it is changed");
+    wait_for_list(&sled, 4, b"node-c\nnode-d");
+    // A list that cannot be longer.
+    let full = person.change_drained(|machines| {
+        machines.extend((0..40).map(|number| format!("{number:0>100}")));
+        true
+    });
+    assert_eq!(kind_of(full), ErrorKind::NoSpace);
+    drop(node);
 }

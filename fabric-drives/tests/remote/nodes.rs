@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use nvme::Status;
 use nvme::node_table::{
-    DESCRIPTION_HEADER_BYTES, DescriptionPiece, NodeEntries, NodeEntry, NodeTableCommand, SentText,
-    TableReceive, TableSend,
+    DESCRIPTION_HEADER_BYTES, DescriptionPiece, DrainedList, NodeEntries, NodeEntry,
+    NodeTableCommand, SentText, TableReceive, TableSend,
 };
 
 #[derive(Clone)]
@@ -20,6 +20,7 @@ pub(crate) struct Description {
 pub(crate) struct Nodes {
     pub(crate) entries: BTreeMap<u16, NodeEntry>,
     pub(crate) description: Option<Description>,
+    pub(crate) drained: DrainedList,
     unfinished: Vec<u8>,
     /// Commands get no answer.
     pub(crate) is_silent: bool,
@@ -102,6 +103,14 @@ impl Nodes {
                     });
                 }
             }
+            TableSend::Drained { replaces, revision } => {
+                if self.drained.revision != replaces {
+                    return Err(Status::DRAINED_REPLACED.with_dnr());
+                }
+                assert_eq!(sent.uuid, [0; 16], "a list has no UUID");
+                let text = sent.text.to_vec();
+                self.drained = DrainedList { revision, text };
+            }
         }
         Ok(())
     }
@@ -111,7 +120,9 @@ impl Nodes {
         match (what, description) {
             (TableReceive::Entries, description) => {
                 let entries = NodeEntries {
-                    revision: description.map_or(0, |one| one.revision),
+                    revision: description.as_ref().map_or(0, |one| one.revision),
+                    pool: description.map_or([0; 16], |one| one.pool),
+                    drained: self.drained.clone(),
                     entries: self.entries.values().cloned().collect(),
                 };
                 entries.encode()

@@ -16,7 +16,7 @@ use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::{CONNECT_DATA_BYTES, ConnectData, FabricsCommand};
 use nvme::identify::{
     Cns, IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, LbaFormat, NamespaceDescriptor,
-    encode_descriptor_list,
+    encode_descriptor_list, encode_namespace_list,
 };
 use nvme::io::IoCommand;
 use nvme::log::{LogPage, SmartLog};
@@ -423,6 +423,7 @@ impl Serving {
                     Some(Cns::NamespaceDescriptors) => {
                         encode_descriptor_list(&[NamespaceDescriptor::Uuid(media.uuid)]).to_vec()
                     }
+                    Some(Cns::ActiveNamespaces) => encode_namespace_list(&[1]).to_vec(),
                     _ => vec![0; IDENTIFY_BYTES],
                 },
                 AdminCommand::GetLogPage(get) if get.lid == LogPage::Smart.as_u8() => {

@@ -8,14 +8,28 @@ use super::Namespace;
 use crate::{Error, blank_buffer, buffer};
 
 impl Namespace {
-    /// Changes an entry or sends a piece of the description; `data` are as of [`nvme::node_table::SentText`].
+    /// Changes an entry, sends a piece of the description, or replaces the list of drained machines; `data` are as of
+    /// [`nvme::node_table::SentText`].
     ///
     /// # Errors
     /// See [`Error`]. [`nvme::Status::NODE_ENTRY_KEPT`]: another node keeps the entry.
     /// [`nvme::Status::DESCRIPTION_OLDER`]: there is a description with a later revision.
+    /// [`nvme::Status::DRAINED_REPLACED`]: the list has another revision than the one to replace.
     pub async fn node_table_send(&self, what: TableSend, data: &[u8]) -> Result<(), Error> {
+        self.node_table_send_to(self.nsid, what, data).await
+    }
+
+    /// The same, of another namespace of the controller, by the queue of this one.
+    ///
+    /// # Errors
+    /// As of [`node_table_send`](Self::node_table_send), or there is no such namespace.
+    pub async fn node_table_send_to(
+        &self,
+        nsid: u32,
+        what: TableSend,
+        data: &[u8],
+    ) -> Result<(), Error> {
         let length = self.table_bytes(data.len())?;
-        let nsid = self.nsid;
         let command = NodeTableCommand::Send { nsid, what, length };
         let mut memory = buffer(data.len()).await;
         memory[..data.len()].copy_from_slice(data);
@@ -35,8 +49,20 @@ impl Namespace {
         what: TableReceive,
         bytes: usize,
     ) -> Result<Buffer, Error> {
+        self.node_table_receive_of(self.nsid, what, bytes).await
+    }
+
+    /// The same, of another namespace of the controller, by the queue of this one.
+    ///
+    /// # Errors
+    /// See [`Error`]; also if there is no such namespace.
+    pub async fn node_table_receive_of(
+        &self,
+        nsid: u32,
+        what: TableReceive,
+        bytes: usize,
+    ) -> Result<Buffer, Error> {
         let length = self.table_bytes(bytes)?;
-        let nsid = self.nsid;
         let command = NodeTableCommand::Receive { nsid, what, length };
         let data = HostData::FromTarget(blank_buffer(bytes).await, bytes);
         let queue = self.queue()?;

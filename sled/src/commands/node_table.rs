@@ -67,6 +67,7 @@ async fn send(command: &Command, export: &Export, what: TableSend, len: usize) -
             let sender = command.queue.controller.id;
             table.describe(sender, edition, offset as usize, sent.text)
         }
+        TableSend::Drained { replaces, revision } => table.drain(replaces, revision, sent),
     };
     drop(table);
     match done {
@@ -80,7 +81,7 @@ async fn send(command: &Command, export: &Export, what: TableSend, len: usize) -
 fn is_answer(status: Status) -> bool {
     matches!(
         status.code(),
-        Status::NODE_ENTRY_KEPT | Status::DESCRIPTION_OLDER
+        Status::NODE_ENTRY_KEPT | Status::DESCRIPTION_OLDER | Status::DRAINED_REPLACED
     )
 }
 

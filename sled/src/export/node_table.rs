@@ -7,14 +7,15 @@
 //! - An entry whose lease is over stays listed, with its age, until another node takes it or its own node gives it up.
 //! - The description changes in one step, when all of its text is there. No revision of a pool is replaced by an earlier one.
 //!   Pieces that different associations send are never put together.
-//! - It is in memory only, and bounded: sixteen entries, one description, and one that is not complete.
+//! - The list of drained machines is replaced by who names the revision that is there, and by a later one alone.
+//! - It is in memory only, and bounded: sixteen entries, one description, one that is not complete, and one list.
 
 use std::time::{Duration, Instant};
 
 use nvme::Status;
 use nvme::node_table::{
-    DESCRIPTION_BYTES_MAX, DescriptionPiece, ENTRIES_MAX, ENTRY_TEXT_BYTES_MAX, NodeEntries,
-    NodeEntry, SentText,
+    DESCRIPTION_BYTES_MAX, DRAINED_BYTES_MAX, DescriptionPiece, DrainedList, ENTRIES_MAX,
+    ENTRY_TEXT_BYTES_MAX, NodeEntries, NodeEntry, SentText,
 };
 
 /// An entry that a node keeps, or has kept.
@@ -69,6 +70,7 @@ pub(crate) struct NodeTable {
     entries: [Option<Entry>; ENTRIES_MAX],
     description: Option<Description>,
     unfinished: Option<Unfinished>,
+    drained: DrainedList,
 }
 
 impl NodeTable {
@@ -118,7 +120,30 @@ impl NodeTable {
         Ok(())
     }
 
-    /// Every entry that is not empty.
+    /// The list of drained machines becomes another one, of a later revision.
+    ///
+    /// # Errors
+    /// Another revision is there than the one to replace; or the list is too long, is not later, or comes with a UUID.
+    pub(crate) fn drain(
+        &mut self,
+        replaces: u64,
+        revision: u64,
+        sent: SentText<'_>,
+    ) -> Result<(), Status> {
+        let is_possible =
+            revision > replaces && sent.text.len() <= DRAINED_BYTES_MAX && sent.uuid == [0; 16];
+        if !is_possible {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        if self.drained.revision != replaces {
+            return Err(Status::DRAINED_REPLACED.with_dnr());
+        }
+        let text = sent.text.to_vec();
+        self.drained = DrainedList { revision, text };
+        Ok(())
+    }
+
+    /// Every entry that is not empty, and the list of drained machines.
     pub(crate) fn list(&self, now: Instant) -> NodeEntries {
         let milliseconds =
             |duration: Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
@@ -135,6 +160,8 @@ impl NodeTable {
         let description = self.description.as_ref();
         NodeEntries {
             revision: description.map_or(0, |description| description.edition.revision),
+            pool: description.map_or([0; 16], |description| description.edition.pool),
+            drained: self.drained.clone(),
             entries: entries.collect(),
         }
     }
@@ -369,6 +396,31 @@ mod tests {
         table.describe(2, edition(8, 3, 1), 0, b"f").unwrap();
         refusal(table.describe(1, edition(8, 2, 2), 1, b"e"));
         assert_eq!(text(&table), Some((8, b"f".to_vec())));
+    }
+
+    #[test]
+    fn a_list_of_drained_machines_is_replaced_by_who_knows_it_and_by_a_later_one_alone() {
+        let mut table = NodeTable::default();
+        let list = |text| SentText {
+            uuid: [0; 16],
+            text,
+        };
+        table.drain(0, 5, list(b"a")).expect("there is none");
+        // Two that read the same list: the second one has to read again.
+        let refused = refusal(table.drain(0, 6, list(b"b")));
+        assert_eq!(refused, Status::DRAINED_REPLACED);
+        table.drain(5, 6, list(b"a\nb")).expect("it is there");
+        let refused = refusal(table.drain(5, 7, list(b"")));
+        assert_eq!(refused, Status::DRAINED_REPLACED);
+        for (replaces, revision) in [(6, 6), (6, 5)] {
+            let refused = refusal(table.drain(replaces, revision, list(b"")));
+            assert_eq!(refused, Status::INVALID_FIELD);
+        }
+        let long = [b'x'; DRAINED_BYTES_MAX + 1];
+        refusal(table.drain(6, 7, list(&long)));
+        refusal(table.drain(6, 7, sent(1)));
+        let kept = table.list(Instant::now()).drained;
+        assert_eq!((kept.revision, &kept.text[..]), (6, &b"a\nb"[..]));
     }
 
     #[test]

@@ -259,6 +259,46 @@ fn an_older_description_is_refused_and_one_of_another_pool_is_taken() {
     });
 }
 
+#[test]
+fn a_list_of_drained_machines_is_replaced_by_who_has_read_the_one_that_is_there() {
+    story(async {
+        let stage = Stage::new(vec![memory(), memory()]);
+        let one = Node::attach(&stage, 1).await;
+        let send = async |nsid, replaces, revision, uuid, text| {
+            let what = TableSend::Drained { replaces, revision };
+            let data = SentText { uuid, text }.encode();
+            let by = &one.namespace;
+            by.node_table_send_to(nsid, what, &data).await
+        };
+        let zeros = [0; 16];
+        send(1, 0, 4, zeros, b"node-a").await.unwrap();
+        let replaced = Status::DRAINED_REPLACED;
+        refused_with(send(1, 0, 5, zeros, b"node-b").await, replaced);
+        refused_with(send(1, 3, 5, zeros, b"node-b").await, replaced);
+        let field = Status::INVALID_FIELD;
+        refused_with(send(1, 4, 5, [7; 16], b"").await, field);
+        let invalid = Status::INVALID_NAMESPACE;
+        refused_with(send(3, 0, 1, zeros, b"").await, invalid);
+        let seen = one.look().await;
+        assert_eq!(
+            (seen.drained.revision, &seen.drained.text[..]),
+            (4, &b"node-a"[..])
+        );
+        one.describe(7, 1, b"a pool", 6).await.unwrap();
+        assert_eq!(one.look().await.pool, [7; 16]);
+        // Each drive has a list of its own, and one queue reaches all.
+        send(2, 0, 9, zeros, b"").await.unwrap();
+        let what = TableReceive::Entries;
+        let read = one
+            .namespace
+            .node_table_receive_of(2, what, ENTRIES_BYTES_MAX);
+        let other = NodeEntries::decode(&read.await.unwrap()).unwrap();
+        assert_eq!((other.drained.revision, other.pool), (9, zeros));
+        send(1, 4, 5, zeros, b"").await.unwrap();
+        assert_eq!(one.look().await.drained.revision, 5);
+    });
+}
+
 /// Commands that are wrong, with as many bytes as the host has for them and what it is told.
 fn wrong_sends() -> Vec<(Sqe, usize, Status)> {
     let send = |what, length| {
