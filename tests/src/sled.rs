@@ -1,4 +1,4 @@
-//! A sled as a process: a machine with one drive for pools of other machines.
+//! A sled as a process: a machine with drives for pools of other machines.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -7,14 +7,15 @@ use std::process::{Child, Stdio};
 
 use crate::daemon::{in_network, program};
 
-/// See the module. It is killed when it is dropped, and its drive stays.
+/// See the module. It is killed when it is dropped, and its drives stay.
 #[derive(Debug)]
 pub struct Sled {
     child: Option<Child>,
     namespace: Option<String>,
     arguments: Vec<String>,
-    /// Its drive, as pools name it.
+    /// Its first drive, as pools name it.
     pub drive: String,
+    target: String,
 }
 
 impl Sled {
@@ -25,12 +26,28 @@ impl Sled {
     /// It does not get ready.
     #[must_use]
     pub fn start_new(folder: &Path, number: u8, listen: &str, namespace: Option<&str>) -> Self {
+        Self::start_with_drives(folder, number, listen, namespace, 1)
+    }
+
+    /// The same with so many drives.
+    ///
+    /// # Panics
+    /// It does not get ready.
+    #[must_use]
+    pub fn start_with_drives(
+        folder: &Path,
+        number: u8,
+        listen: &str,
+        namespace: Option<&str>,
+        drives: u32,
+    ) -> Self {
         let text = |name: &str| {
             let path = folder.join(format!("{name}{number}"));
             path.to_str().expect("test folders are UTF-8").to_owned()
         };
         let name = format!("sleds-{}-{number}", std::process::id());
-        let (drive, reservations) = (format!("{}=1G", text("drive")), text("reservations"));
+        let reservations = text("reservations");
+        let target = format!("nvme+{listen}/nqn.2026-11.dev.onefold:sled:{name}");
         let arguments = [
             "sled",
             "serve",
@@ -40,17 +57,27 @@ impl Sled {
             &name,
             "--reservations",
             &reservations,
-            "--drive",
-            &drive,
         ];
+        let mut arguments = arguments.map(str::to_owned).to_vec();
+        for at in 1..=drives {
+            let drive = format!("{}=1G", text(&format!("drive{at}-")));
+            arguments.extend(["--drive".to_owned(), drive]);
+        }
         let mut sled = Self {
             child: None,
             namespace: namespace.map(str::to_owned),
-            arguments: arguments.map(str::to_owned).to_vec(),
-            drive: format!("nvme+{listen}/nqn.2026-11.dev.onefold:sled:{name}#1"),
+            arguments,
+            drive: format!("{target}#1"),
+            target,
         };
         sled.start();
         sled
+    }
+
+    /// One of its drives, from 1 on, as pools name it.
+    #[must_use]
+    pub fn drive_at(&self, number: u32) -> String {
+        format!("{}#{number}", self.target)
     }
 
     /// Starts it, and waits until it serves.

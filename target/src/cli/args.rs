@@ -119,7 +119,7 @@ pub enum Command {
     /// Check and repair a pool
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Show the pools of a Ceph cluster and the nodes that offer them, and drain a node
+    /// Show the pools of a Ceph cluster, or on sleds, and the nodes that offer them, and drain a node
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Serve raw drives to pools of other machines

@@ -1,6 +1,7 @@
-//! `onefold cluster ...`: the pools of one Ceph pool, and the machines that offer them.
+//! `onefold cluster ...`: the pools of one Ceph pool, or on the same sleds, and the machines that offer them.
 //!
-//! Guarantees: it asks the cluster, and needs no daemon; who has a pool is asked of the pool's drive, not of what was noted.
+//! Guarantees: it asks the cluster, or the sleds, and needs no daemon; who has a pool is asked of the pool's drives, not of what was
+//! noted; a sled that does not answer is named, and what the others say is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,18 +12,16 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use dedup::ErrorKind;
 use drives::nodes::Ownership;
-use rados_drives::{Limits, Registry};
 use serde_json::{Value, json};
 use subsystem::errors::Failure;
-use uuid::Uuid;
 
 use super::args::PoolArg;
-use super::pool_nodes::address_at;
+use super::pool_nodes::meeting_at;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
-use crate::errors::of_drive;
 use crate::exit::exit_code;
 use crate::nodes::cluster::Cluster;
+use crate::nodes::{ClusterNow, Neighbours, PoolNow};
 
 /// How often `drain` looks whether a pool went.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -33,9 +32,9 @@ const WAIT_DEFAULT: u64 = 60;
 /// Where the cluster is.
 #[derive(Debug, Args)]
 pub struct ClusterArg {
-    /// A drive in the Ceph pool, such as rados:POOL, where there is no folder of one of its pools
+    /// A drive in the Ceph pool, such as rados:POOL, or drives on the sleds, such as nvme+tcp://SLED:4420/NQN#NSID; else those of --pool
     #[arg(value_name = "DRIVE")]
-    drive: Option<PathBuf>,
+    drives: Vec<PathBuf>,
     /// A pool of the cluster.
     #[command(flatten)]
     pool: PoolArg,
@@ -48,7 +47,9 @@ pub struct ClusterArg {
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
     /// Say how many pools and nodes there are, and what is wrong with them
-    #[command(after_help = "Example:\n  onefold cluster status rados:onefold")]
+    #[command(
+        after_help = "Examples:\n  onefold cluster status rados:onefold\n  onefold cluster status nvme+tcp://192.0.2.7:4420/nqn.2026-11.dev.onefold:sled:a#1\n  onefold cluster status --pool ./onefold-data\n\nOn sleds these are the pools with a drive on one of the sleds that are named. Name one drive of each sled."
+    )]
     Status(ClusterArg),
     /// List the nodes, and how many pools each has and waits for
     #[command(after_help = "Example:\n  onefold cluster nodes rados:onefold")]
@@ -79,7 +80,7 @@ pub enum ClusterCommand {
         #[command(flatten)]
         at: ClusterArg,
     },
-    /// Forget a pool whose drive is gone
+    /// Forget a pool of a Ceph cluster whose drive is gone
     #[command(after_help = "Example:\n  onefold cluster forget scratch rados:onefold")]
     Forget {
         /// The pool, by the name of its first drive, as `onefold cluster pools` lists it
@@ -103,22 +104,13 @@ pub(super) fn run(command: ClusterCommand) -> Outcome {
 }
 
 impl ClusterArg {
-    fn open(&self) -> Result<Registry, Failure> {
-        let address = address_at(self.drive.as_deref(), &self.pool.pool)?;
-        Registry::open(address, Limits::default()).map_err(of_drive)
+    fn open(&self) -> Result<Neighbours, Failure> {
+        let drives = self.drives.iter().map(PathBuf::as_path);
+        Neighbours::at(meeting_at(drives, &self.pool.pool)?)
     }
 }
 
-/// A pool, as it is now.
-struct Pool {
-    /// Its first drive's.
-    name: String,
-    uuid: Uuid,
-    owner: Ownership,
-    standbys: BTreeSet<String>,
-}
-
-impl Pool {
+impl PoolNow {
     /// Who serves it, or did and is silent.
     fn machine(&self) -> Option<&str> {
         match &self.owner {
@@ -174,21 +166,21 @@ impl Pool {
     }
 }
 
-/// What is noted, and how each pool is.
-fn look(registry: &Registry) -> Result<(Cluster, Vec<Pool>), Failure> {
-    let cluster = Cluster::now(registry)?;
-    let seen = cluster.pools().map(|(uuid, pool)| {
-        let owner = registry.owner(&pool.drive).map_err(of_drive)?;
-        Ok(Pool {
-            name: pool.drive.clone(),
-            uuid: *uuid,
-            owner,
-            standbys: pool.standbys.clone(),
-        })
-    });
-    let mut pools = seen.collect::<Result<Vec<_>, Failure>>()?;
-    pools.sort_by(|one, other| one.name.cmp(&other.name));
+/// What is known, and how each pool is. People are told of sleds that do not answer.
+fn look(neighbours: &Neighbours) -> Result<(Cluster, Vec<PoolNow>), Failure> {
+    let ClusterNow {
+        cluster,
+        pools,
+        silent,
+    } = neighbours.look()?;
+    for drive in silent {
+        eprintln!("onefold: {}", is_silent(&drive));
+    }
     Ok((cluster, pools))
+}
+
+fn is_silent(drive: &str) -> String {
+    format!("the sled of '{drive}' does not answer: pools on it alone are not seen")
 }
 
 /// What a machine has to do with pools.
@@ -199,7 +191,7 @@ struct Machine {
     is_drained: bool,
 }
 
-fn machines(cluster: &Cluster, pools: &[Pool]) -> BTreeMap<String, Machine> {
+fn machines(cluster: &Cluster, pools: &[PoolNow]) -> BTreeMap<String, Machine> {
     let mut machines: BTreeMap<String, Machine> = BTreeMap::new();
     for pool in pools {
         if let Some(machine) = pool.machine() {
@@ -216,7 +208,11 @@ fn machines(cluster: &Cluster, pools: &[Pool]) -> BTreeMap<String, Machine> {
 }
 
 fn status(at: &ClusterArg) -> Outcome {
-    let (cluster, pools) = look(&at.open()?)?;
+    let ClusterNow {
+        cluster,
+        pools,
+        silent,
+    } = at.open()?.look()?;
     let machines = machines(&cluster, &pools);
     let served = pools
         .iter()
@@ -235,7 +231,9 @@ fn status(at: &ClusterArg) -> Outcome {
             machine.serves
         )
     });
-    let problems: Vec<String> = pools.iter().filter_map(Pool::problem).chain(kept).collect();
+    let silent = silent.iter().map(|drive| is_silent(drive));
+    let problems = pools.iter().filter_map(PoolNow::problem);
+    let problems: Vec<String> = problems.chain(kept).chain(silent).collect();
     if at.json {
         print_json(&json!({
             "pools": pools.len(),
@@ -304,12 +302,12 @@ fn nodes(at: &ClusterArg) -> Outcome {
 
 /// Printed where nothing is noted.
 const NOTHING: &str =
-    "no pool is known here: `onefold serve --join --drive rados:...` makes one known\n";
+    "no pool is known here: `onefold serve --join` with drives here makes one known\n";
 
 fn pools(at: &ClusterArg) -> Outcome {
     let (_, pools) = look(&at.open()?)?;
     if at.json {
-        print_json(&pools.iter().map(Pool::to_json).collect::<Vec<_>>())?;
+        print_json(&pools.iter().map(PoolNow::to_json).collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
     }
     if pools.is_empty() {
@@ -338,8 +336,12 @@ fn pools(at: &ClusterArg) -> Outcome {
 }
 
 /// Fails if there is no such machine.
-fn check_known(cluster: &Cluster, machine: &str) -> Result<(), Failure> {
-    let known = cluster.machines();
+fn check_known(cluster: &Cluster, pools: &[PoolNow], machine: &str) -> Result<(), Failure> {
+    let mut known = cluster.machines();
+    for pool in pools {
+        // A standby of a pool whose owner nobody knows.
+        known.extend(pool.standbys.iter().map(String::as_str));
+    }
     if known.contains(machine) {
         return Ok(());
     }
@@ -355,11 +357,11 @@ fn check_known(cluster: &Cluster, machine: &str) -> Result<(), Failure> {
 }
 
 fn drain(machine: &str, wait: Duration, at: &ClusterArg) -> Outcome {
-    let registry = at.open()?;
-    let (cluster, before) = look(&registry)?;
-    check_known(&cluster, machine)?;
-    Cluster::change(&registry, |cluster| cluster.set_drained(machine, true))?;
-    let has = |pool: &Pool| pool.machine() == Some(machine);
+    let neighbours = at.open()?;
+    let (cluster, before) = look(&neighbours)?;
+    check_known(&cluster, &before, machine)?;
+    neighbours.set_drained(machine, true)?;
+    let has = |pool: &PoolNow| pool.machine() == Some(machine);
     let mut waiting: BTreeSet<String> = before
         .iter()
         .filter(|pool| has(pool))
@@ -369,9 +371,9 @@ fn drain(machine: &str, wait: Duration, at: &ClusterArg) -> Outcome {
     let began = Instant::now();
     let mut stays: BTreeMap<String, &str> = BTreeMap::new();
     while !waiting.is_empty() {
-        let (cluster, now) = look(&registry)?;
+        let ClusterNow { cluster, pools, .. } = neighbours.look()?;
         stays.clear();
-        for pool in now.iter().filter(|pool| waiting.contains(&pool.name)) {
+        for pool in pools.iter().filter(|pool| waiting.contains(&pool.name)) {
             if let Ownership::Owned(to) = &pool.owner
                 && to != machine
             {
@@ -416,9 +418,10 @@ fn drain(machine: &str, wait: Duration, at: &ClusterArg) -> Outcome {
 }
 
 fn resume(machine: &str, at: &ClusterArg) -> Outcome {
-    let registry = at.open()?;
-    check_known(&Cluster::now(&registry)?, machine)?;
-    Cluster::change(&registry, |cluster| cluster.set_drained(machine, false))?;
+    let neighbours = at.open()?;
+    let (cluster, pools) = look(&neighbours)?;
+    check_known(&cluster, &pools, machine)?;
+    neighbours.set_drained(machine, false)?;
     if at.json {
         print_json(&json!({ "machine": machine }))?;
         return Ok(ExitCode::SUCCESS);
@@ -430,8 +433,9 @@ fn resume(machine: &str, at: &ClusterArg) -> Outcome {
 }
 
 fn forget(name: &str, at: &ClusterArg) -> Outcome {
-    let registry = at.open()?;
-    let (_, pools) = look(&registry)?;
+    let neighbours = at.open()?;
+    let registry = neighbours.registry()?;
+    let (_, pools) = look(&neighbours)?;
     let pool = pools.iter().find(|pool| pool.name == name).ok_or_else(|| {
         Failure::new(
             ErrorKind::NotFound,
@@ -445,7 +449,7 @@ fn forget(name: &str, at: &ClusterArg) -> Outcome {
         ))
         .into());
     }
-    Cluster::change(&registry, |cluster| Ok(cluster.forget(name)))?;
+    Cluster::change(registry, |cluster| Ok(cluster.forget(name)))?;
     if at.json {
         print_json(&json!({ "pool": name }))?;
         return Ok(ExitCode::SUCCESS);

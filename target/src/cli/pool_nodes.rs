@@ -7,7 +7,7 @@ use api::client::Client;
 use dedup::ErrorKind;
 use drives::nodes::OtherNode;
 use meta::PoolDir;
-use rados_drives::{Limits, RadosAddress, Registry};
+use rados_drives::{Limits, Registry};
 use serde_json::json;
 use subsystem::errors::Failure;
 
@@ -33,7 +33,7 @@ pub(super) fn nodes(drive: Option<&Path>, pool: &Path, as_json: bool) -> Outcome
     let nodes: Vec<(OtherNode, Says)> = found
         .into_iter()
         .map(|node| {
-            let says = serde_json::from_slice(&node.says).unwrap_or_default();
+            let says = Says::read(&node.says);
             (node, says)
         })
         .collect();
@@ -90,36 +90,41 @@ pub(super) fn nodes(drive: Option<&Path>, pool: &Path, as_json: bool) -> Outcome
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the nodes of the pool meet that has the drive which was named, or that is in a folder.
-fn meeting_at(drive: Option<&Path>, pool: &Path) -> Result<Meeting, Failure> {
-    let meeting = match drive {
-        Some(drive) => Meeting::of(&[drive_path(drive).map_err(Failure::invalid)?]),
-        None if !PoolDir::exists(pool) => {
+/// Where the nodes of the pools meet that have the drives which were named, or of the one that is in a folder.
+///
+/// # Errors
+/// There is no pool, or nodes cannot meet there, or a Ceph cluster was named by several drives.
+pub(super) fn meeting_at<'a>(
+    drives: impl IntoIterator<Item = &'a Path>,
+    pool: &Path,
+) -> Result<Meeting, Failure> {
+    let named = drives.into_iter().map(drive_path);
+    let named: Vec<PathBuf> = named.collect::<Result<_, _>>().map_err(Failure::invalid)?;
+    let meeting = match named.len() {
+        1.. => match Meeting::of(&named) {
+            Some(Meeting::Cluster(_)) if named.len() > 1 => {
+                return Err(Failure::invalid(
+                    "one drive names the Ceph pool: leave the others out",
+                ));
+            }
+            meeting => meeting,
+        },
+        0 if !PoolDir::exists(pool) => {
             return Err(Failure::new(
                 ErrorKind::NotFound,
                 format!(
-                    "there is no pool in '{}': name a drive, such as rados:POOL, or the folder with --pool",
+                    "there is no pool in '{}': name a drive, such as rados:POOL or nvme+tcp://SLED:4420/NQN#NSID, or the folder with --pool",
                     pool.display()
                 ),
             ));
         }
-        None => Meeting::of(&drives_in(pool)?),
+        0 => Meeting::of(&drives_in(pool)?),
     };
     meeting.ok_or_else(|| {
         Failure::invalid(
             "other nodes do not reach the pool's drives, so none can have it: all must be on sleds, or in a cluster",
         )
     })
-}
-
-/// A drive in a cluster: the one that was named, or the first one of the pool in a folder.
-pub(super) fn address_at(drive: Option<&Path>, pool: &Path) -> Result<RadosAddress, Failure> {
-    match meeting_at(drive, pool)? {
-        Meeting::Cluster(address) => Ok(address),
-        Meeting::Sleds(_) => Err(Failure::invalid(
-            "the pool has no drive in a cluster: name one such as rados:POOL",
-        )),
-    }
 }
 
 /// The drives of the pool in a folder, which a daemon may have open.

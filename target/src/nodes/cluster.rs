@@ -1,8 +1,8 @@
 //! The pools of a cluster, and the machines that offer them: what all nodes know together. It is the text of the [`Registry`] of their
-//! Ceph pool.
+//! Ceph pool; on sleds it is worked out of the node tables.
 //!
-//! A pool is called by the name of its first drive, where its nodes meet. Its owner notes who has it, and which other machines offer
-//! it, so that a node which takes a pool knows with one read how many pools each of the others has.
+//! A pool in a Ceph cluster is called by the name of its first drive, where its nodes meet. Its owner notes who has it, and which other
+//! machines offer it, so that a node which takes a pool knows with one read how many pools each of the others has.
 //!
 //! Guarantees:
 //! - A text of a later version is never replaced.
@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dedup::ErrorKind;
-use drives::nodes::Described;
+use drives::nodes::{Described, is_name};
 use rados_drives::Registry;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
@@ -28,9 +28,6 @@ const POOLS_MAX: usize = 4096;
 
 /// Machines that are drained, at most.
 const DRAINED_MAX: usize = 4096;
-
-/// Longest name of a drive or a machine, in bytes.
-const NAME_BYTES_MAX: usize = 128;
 
 /// How often a change is made again that another one came before.
 const CHANGES_MAX: u32 = 50;
@@ -59,7 +56,7 @@ impl Default for Cluster {
 /// A pool, as its last owner noted it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KnownPool {
-    /// The name of its first drive.
+    /// The name of its first drive, or what else all nodes call it by.
     pub(crate) drive: String,
     /// Who had it.
     pub(crate) machine: String,
@@ -68,6 +65,18 @@ pub(crate) struct KnownPool {
 }
 
 impl Cluster {
+    /// Of these pools, and these drained machines.
+    pub(crate) fn of(
+        pools: impl IntoIterator<Item = (Uuid, KnownPool)>,
+        drained: BTreeSet<String>,
+    ) -> Self {
+        Self {
+            pools: pools.into_iter().collect(),
+            drained,
+            ..Self::default()
+        }
+    }
+
     fn parse(text: &[u8]) -> Result<Self, Failure> {
         if text.is_empty() {
             return Ok(Self::default());
@@ -105,13 +114,9 @@ impl Cluster {
 
     /// The first name that neither a drive nor a machine can have: names are printed, and are parts of names of objects.
     fn senseless_name(&self) -> Option<&str> {
-        let is_plain = |name: &&str| {
-            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
-            (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
-        };
         let drives = self.pools.values().map(|pool| pool.drive.as_str());
         let mut names = drives.chain(self.machines());
-        names.find(|name| !is_plain(name))
+        names.find(|name| !is_name(name))
     }
 
     /// What is noted, if it is another revision than the known one. Blocks.

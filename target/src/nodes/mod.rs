@@ -8,6 +8,7 @@
 mod blocking;
 pub(crate) mod cluster;
 mod handover;
+mod neighbours;
 mod node;
 mod turn;
 
@@ -30,8 +31,9 @@ use crate::announcement::Place;
 use crate::errors::of_drive;
 
 pub(crate) use blocking::blocking;
-use cluster::{Cluster, KnownPool};
+use cluster::KnownPool;
 pub(crate) use handover::Handover;
+pub(crate) use neighbours::{ClusterNow, Neighbours, PoolNow};
 pub(crate) use node::{Meeting, Node};
 pub(crate) use turn::patience;
 
@@ -54,6 +56,9 @@ const GATHER: Duration = Duration::from_millis(100);
 /// Addresses that a node tells the others of at most.
 const PLACES_MAX: usize = 24;
 
+/// Bytes of a program's version at most.
+const VERSION_BYTES_MAX: usize = 64;
+
 /// Numbers of listeners of one node, in the discovery log of another one.
 const PORTS_OF_NODE: u16 = u16::MAX / (NODES_MAX + 1);
 
@@ -66,6 +71,26 @@ pub(crate) struct Says {
     pub(crate) serves: bool,
     /// Where hosts reach it.
     pub(crate) listeners: Vec<SaidListener>,
+}
+
+impl Says {
+    /// What another node said. It is printed, so a version and listeners that are none are dropped.
+    pub(crate) fn read(text: &[u8]) -> Self {
+        let mut says: Self = serde_json::from_slice(text).unwrap_or_default();
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
+        if says.version.len() > VERSION_BYTES_MAX || !says.version.bytes().all(is_plain) {
+            says.version.clear();
+        }
+        says.listeners.truncate(PLACES_MAX);
+        says.listeners.retain_mut(|listener| {
+            let address = listener.address.parse::<TransportAddress>();
+            if let Ok(address) = &address {
+                listener.address = address.to_string();
+            }
+            address.is_ok()
+        });
+        says
+    }
 }
 
 /// A listener of another node.
@@ -188,7 +213,7 @@ struct Told {
     revision: Option<Vec<u8>>,
     /// When it asked for other nodes.
     asked_at: Option<Instant>,
-    /// The cluster's revision that was read, and what this node noted there.
+    /// The revision of what is noted that was read, and what this node noted there.
     noted: Option<(Vec<u8>, KnownPool)>,
     /// This machine is to have no pool.
     is_drained: bool,
@@ -197,7 +222,7 @@ struct Told {
     /// This node served the pool when it looked last.
     served: bool,
     has_failed: bool,
-    /// What was told of the cluster's registry, or of a pool that stays.
+    /// What was told of what cannot be noted, or of a pool that stays.
     warned: bool,
 }
 
@@ -242,7 +267,7 @@ impl Told {
         let asked = node.clone();
         let others = blocking(move || asked.others()).await?;
         let listeners = others.iter().flat_map(|other| {
-            let says: Says = serde_json::from_slice(&other.says).unwrap_or_default();
+            let says = Says::read(&other.says);
             let said = (0u16..).zip(says.listeners);
             said.filter_map(|(at, said)| said.port(other.number, at))
                 .collect::<Vec<_>>()
@@ -285,9 +310,6 @@ impl Told {
         pool: Uuid,
         others: &[OtherNode],
     ) -> Result<(), Failure> {
-        let Some(registry) = node.registry() else {
-            return Ok(());
-        };
         let others: BTreeSet<String> = others.iter().map(|other| other.machine.clone()).collect();
         let now = KnownPool {
             drive: node.drive().to_owned(),
@@ -296,17 +318,10 @@ impl Told {
         };
         let known = self.noted.as_ref().filter(|(_, noted)| *noted == now);
         let known = known.map(|(revision, _)| revision.clone());
-        let noting = now.clone();
-        let work = move || {
-            let Some((revision, cluster)) = Cluster::read(&registry, known.as_deref())? else {
-                return Ok(None);
-            };
-            Cluster::change(&registry, |cluster| cluster.note(pool, &noting))?;
-            Ok(Some((revision, cluster)))
-        };
+        let (node, noting) = (node.clone(), now.clone());
+        let work = move || node.neighbours().note(known.as_deref(), pool, &noting);
         let read = tokio::task::spawn_blocking(work).await;
-        let read: Result<_, Failure> =
-            read.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?;
+        let read = read.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?;
         if let Some((revision, cluster)) = read? {
             self.is_drained = cluster.is_drained(&now.machine);
             self.can_go = now.standbys.iter().any(|it| !cluster.is_drained(it));
@@ -367,6 +382,36 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn what_a_node_says_is_a_version_and_addresses_or_is_dropped() {
+        let said = |version: &str, address: &str| {
+            let listener = SaidListener {
+                address: address.to_owned(),
+                by_tls: false,
+            };
+            let says = Says {
+                version: version.to_owned(),
+                serves: true,
+                listeners: vec![listener],
+            };
+            Says::read(&serde_json::to_vec(&says).expect("JSON"))
+        };
+        let plain = said("1.2.3-rc.1+f0a", "tcp://192.0.2.5:4420");
+        assert_eq!(plain.version, "1.2.3-rc.1+f0a");
+        assert_eq!(plain.listeners[0].address, "tcp://192.0.2.5:4420");
+        let long = "1".repeat(VERSION_BYTES_MAX + 1);
+        for version in ["\u{1b}[2J", "1\n2", "1 2", &long] {
+            let read = said(version, "tcp://192.0.2.5:4420\u{7}");
+            assert_eq!(
+                (&*read.version, read.listeners.len()),
+                ("", 0),
+                "{version:?}"
+            );
+            assert!(read.serves);
+        }
+        assert_eq!(Says::read(b"\xff"), Says::default());
+    }
 
     #[test]
     fn hosts_are_told_of_each_listener_of_each_node_by_a_number_of_its_own() {

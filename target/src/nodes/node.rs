@@ -1,16 +1,18 @@
 //! This process among the nodes of its pool, wherever they meet: in the pool's cluster, or on its sleds.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use drives::DriveError;
 use drives::nodes::{Described, OtherNode, Ownership};
 use fabric_drives::{NodeState, RemoteAddress};
 use meta::PoolDir;
-use rados_drives::{Limits, RadosAddress, Registry};
+use rados_drives::{Limits, RadosAddress};
 use subsystem::errors::Failure;
 use uuid::Uuid;
 
+use super::neighbours::Neighbours;
 use crate::errors::of_meta;
 use crate::opened_drive::{is_in_cluster, node_options};
 use crate::options::{DriveArg, drive_path};
@@ -67,7 +69,7 @@ impl Meeting {
 #[derive(Debug)]
 pub(crate) enum Node {
     Cluster(rados_drives::Node),
-    Sleds(fabric_drives::Node),
+    Sleds(Arc<fabric_drives::Node>),
 }
 
 impl Node {
@@ -81,7 +83,8 @@ impl Node {
                 Self::Cluster(rados_drives::Node::join(first, Limits::default())?)
             }
             Meeting::Sleds(drives) => {
-                Self::Sleds(fabric_drives::Node::join(drives, node_options())?)
+                let node = fabric_drives::Node::join(drives, node_options())?;
+                Self::Sleds(Arc::new(node))
             }
         })
     }
@@ -117,11 +120,11 @@ impl Node {
         }
     }
 
-    /// What this node knows together with those of other pools.
-    pub(crate) fn registry(&self) -> Option<Registry> {
+    /// Where this node knows of other pools.
+    pub(crate) fn neighbours(&self) -> Neighbours {
         match self {
-            Self::Cluster(node) => Some(node.registry()),
-            Self::Sleds(_) => None,
+            Self::Cluster(node) => Neighbours::Registry(node.registry()),
+            Self::Sleds(node) => Neighbours::Sleds(node.clone()),
         }
     }
 

@@ -1,4 +1,5 @@
 //! Several nodes offer one pool whose drives are on sleds (`onefold serve --join`), and hosts are attached to all of them.
 
+mod cluster;
 mod offered;
 mod standby;
