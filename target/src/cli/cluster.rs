@@ -110,60 +110,44 @@ impl ClusterArg {
     }
 }
 
-impl PoolNow {
-    /// Who serves it, or did and is silent.
-    fn machine(&self) -> Option<&str> {
-        match &self.owner {
-            Ownership::Owned(machine) | Ownership::Silent(machine) => Some(machine),
-            Ownership::Missing | Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => {
-                None
-            }
-        }
+fn state(pool: &PoolNow) -> &'static str {
+    match &pool.owner {
+        Ownership::Owned(_) => "served",
+        Ownership::Silent(_) => "silent",
+        Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => "no owner",
+        Ownership::Missing => "gone",
     }
+}
 
-    fn state(&self) -> &'static str {
-        match &self.owner {
-            Ownership::Owned(_) => "served",
-            Ownership::Silent(_) => "silent",
-            Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => "no owner",
-            Ownership::Missing => "gone",
-        }
+/// What is wrong with it, and what to do.
+fn problem(pool: &PoolNow) -> Option<String> {
+    let name = &pool.name;
+    let mut standbys = pool.standbys.iter();
+    match &pool.owner {
+        Ownership::Owned(machine) if standbys.all(|it| it == machine) => Some(format!(
+            "pool '{name}': no other machine can take it from '{machine}': start `onefold serve --join` on one"
+        )),
+        Ownership::Owned(_) => None,
+        Ownership::Silent(machine) => Some(format!(
+            "pool '{name}': '{machine}' had it and does not answer: a standby takes it, if one lives"
+        )),
+        Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => Some(format!(
+            "pool '{name}': no node serves it: start `onefold serve --join`"
+        )),
+        Ownership::Missing => Some(format!(
+            "pool '{name}': its drive is gone: if that is for good, `onefold cluster forget {name}`"
+        )),
     }
+}
 
-    /// What is wrong with it, and what to do.
-    fn problem(&self) -> Option<String> {
-        let name = &self.name;
-        let standbys = || {
-            self.standbys
-                .iter()
-                .filter(|it| Some(&***it) != self.machine())
-        };
-        match &self.owner {
-            Ownership::Owned(machine) if standbys().count() == 0 => Some(format!(
-                "pool '{name}': no other machine can take it from '{machine}': start `onefold serve --join` on one"
-            )),
-            Ownership::Owned(_) => None,
-            Ownership::Silent(machine) => Some(format!(
-                "pool '{name}': '{machine}' had it and does not answer: a standby takes it, if one lives"
-            )),
-            Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => Some(format!(
-                "pool '{name}': no node serves it: start `onefold serve --join`"
-            )),
-            Ownership::Missing => Some(format!(
-                "pool '{name}': its drive is gone: if that is for good, `onefold cluster forget {name}`"
-            )),
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "pool": self.name,
-            "uuid": self.uuid,
-            "state": self.state(),
-            "machine": self.machine(),
-            "standbys": self.standbys,
-        })
-    }
+fn to_json(pool: &PoolNow) -> Value {
+    json!({
+        "pool": pool.name,
+        "uuid": pool.uuid,
+        "state": state(pool),
+        "machine": pool.machine(),
+        "standbys": pool.standbys,
+    })
 }
 
 /// What is known, and how each pool is. People are told of sleds that do not answer.
@@ -232,7 +216,7 @@ fn status(at: &ClusterArg) -> Outcome {
         )
     });
     let silent = silent.iter().map(|drive| is_silent(drive));
-    let problems = pools.iter().filter_map(PoolNow::problem);
+    let problems = pools.iter().filter_map(problem);
     let problems: Vec<String> = problems.chain(kept).chain(silent).collect();
     if at.json {
         print_json(&json!({
@@ -307,7 +291,7 @@ const NOTHING: &str =
 fn pools(at: &ClusterArg) -> Outcome {
     let (_, pools) = look(&at.open()?)?;
     if at.json {
-        print_json(&pools.iter().map(PoolNow::to_json).collect::<Vec<_>>())?;
+        print_json(&pools.iter().map(to_json).collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
     }
     if pools.is_empty() {
@@ -321,7 +305,7 @@ fn pools(at: &ClusterArg) -> Outcome {
             vec![
                 pool.name.clone(),
                 pool.machine().unwrap_or("-").to_owned(),
-                pool.state().to_owned(),
+                state(pool).to_owned(),
                 standbys.join(" "),
             ]
         })
@@ -445,7 +429,7 @@ fn forget(name: &str, at: &ClusterArg) -> Outcome {
     if pool.owner != Ownership::Missing {
         return Err(Failure::invalid(format!(
             "the drive of the pool '{name}' is there ({}): only a pool whose drive is gone can be forgotten",
-            pool.state()
+            state(pool)
         ))
         .into());
     }

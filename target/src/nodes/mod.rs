@@ -74,7 +74,7 @@ pub(crate) struct Says {
 }
 
 impl Says {
-    /// What another node said. It is printed, so a version and listeners that are none are dropped.
+    /// What another node said. It is printed, so a malformed version is dropped, and so are malformed listeners.
     pub(crate) fn read(text: &[u8]) -> Self {
         let mut says: Self = serde_json::from_slice(text).unwrap_or_default();
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);

@@ -48,6 +48,18 @@ pub(crate) struct ClusterNow {
     pub(crate) silent: Vec<String>,
 }
 
+impl PoolNow {
+    /// Who serves it, or did and is silent.
+    pub(crate) fn machine(&self) -> Option<&str> {
+        match &self.owner {
+            Ownership::Owned(machine) | Ownership::Silent(machine) => Some(machine),
+            Ownership::Missing | Ownership::Left | Ownership::Forgotten | Ownership::GaveAway => {
+                None
+            }
+        }
+    }
+}
+
 impl Neighbours {
     /// Those of the pools whose nodes meet there, for who is none of them.
     ///
@@ -184,4 +196,46 @@ pub(crate) fn cluster_of(survey: &Survey) -> Cluster {
         Some((pool.uuid?, known))
     });
     Cluster::of(pools, survey.drained.machines().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use fabric_drives::Drained;
+
+    use super::*;
+
+    fn pool(uuid: u128, last_owner: Option<&str>, standbys: &[&str]) -> SeenPool {
+        SeenPool {
+            name: Uuid::from_u128(uuid).to_string(),
+            uuid: Some(Uuid::from_u128(uuid)).filter(|uuid| !uuid.is_nil()),
+            owner: Ownership::Forgotten,
+            last_owner: last_owner.map(str::to_owned),
+            standbys: standbys.iter().map(|&name| name.to_owned()).collect(),
+            is_own: false,
+        }
+    }
+
+    #[test]
+    fn the_tables_of_sleds_say_who_is_to_take_the_pools_of_a_node_that_died() {
+        let survey = Survey {
+            pools: vec![
+                pool(1, Some("a"), &["b", "c", "d"]),
+                pool(2, Some("a"), &["b", "c", "d"]),
+                pool(3, Some("b"), &["a", "c"]),
+                pool(4, None, &["a", "b"]),
+                pool(0, Some("c"), &["a"]),
+            ],
+            drained: Drained::read(1, b"d"),
+            silent: Vec::new(),
+        };
+        let cluster = cluster_of(&survey);
+        assert_eq!(
+            cluster.pools().count(),
+            3,
+            "others have no owner, or no UUID"
+        );
+        let heirs = |uuid| cluster.heirs(&Uuid::from_u128(uuid).to_string());
+        assert_eq!((heirs(1), heirs(2)), (vec!["c", "b"], vec!["b", "c"]));
+        assert!(cluster.is_drained("d") && !cluster.is_drained("a"));
+    }
 }

@@ -68,7 +68,7 @@ impl Meeting {
 /// See the module. Its calls block.
 #[derive(Debug)]
 pub(crate) enum Node {
-    Cluster(rados_drives::Node),
+    Cluster(Box<rados_drives::Node>),
     Sleds(Arc<fabric_drives::Node>),
 }
 
@@ -80,7 +80,8 @@ impl Node {
     pub(crate) fn join(meeting: Meeting) -> Result<Self, DriveError> {
         Ok(match meeting {
             Meeting::Cluster(first) => {
-                Self::Cluster(rados_drives::Node::join(first, Limits::default())?)
+                let node = rados_drives::Node::join(first, Limits::default())?;
+                Self::Cluster(Box::new(node))
             }
             Meeting::Sleds(drives) => {
                 let node = fabric_drives::Node::join(drives, node_options())?;

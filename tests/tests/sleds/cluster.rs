@@ -74,8 +74,19 @@ impl Cell {
         let drives = self.sleds.iter().map(|sled| sled.drive_at(pool + 1));
         let drives: Vec<String> = drives.collect();
         let mut arguments = vec![
-            "--join", "--reactors", "1", "--buffers", "32M", "--listen", &listen, "--create", "0",
-            "--redundancy", "mirror=2", "--volume", "vol0=128M",
+            "--join",
+            "--reactors",
+            "1",
+            "--buffers",
+            "32M",
+            "--listen",
+            &listen,
+            "--create",
+            "0",
+            "--redundancy",
+            "mirror=2",
+            "--volume",
+            "vol0=128M",
         ];
         for drive in &drives {
             arguments.extend(["--drive", drive]);
@@ -222,7 +233,10 @@ fn the_pools_of_a_node_that_died_go_to_two_others_and_a_drained_one_gives_its_ow
     let (code, kept) = cell.ask(0, &["drain", last, "--wait", "1"]);
     assert_eq!(code, Some(69), "{kept}");
     for why in kept["stays"].as_object().expect("pools").values() {
-        assert!(word(why).contains("no other node that is not drained"), "{kept}");
+        assert!(
+            word(why).contains("no other node that is not drained"),
+            "{kept}"
+        );
     }
     for daemon in &nodes[last] {
         daemon.logs("and no other one can have its pool: it stays", PATIENCE);
@@ -258,7 +272,10 @@ fn a_sled_that_starts_again_hears_who_is_drained_and_one_that_is_gone_is_named()
     let drives = [cell.sleds[0].drive.as_str(), cell.sleds[1].drive.as_str()];
     let (code, status) = asked(&["cluster", "status", drives[0], drives[1], "--json"]);
     assert_eq!(code, Some(0), "{status}");
-    assert_eq!((&status["served"], &status["drained"]), (&1.into(), &1.into()));
+    assert_eq!(
+        (&status["served"], &status["drained"]),
+        (&1.into(), &1.into())
+    );
     let problems = status["problems"].to_string();
     assert!(
         problems.contains(&format!("the sled of '{}' does not answer", drives[1])),
@@ -270,7 +287,10 @@ fn a_sled_that_starts_again_hears_who_is_drained_and_one_that_is_gone_is_named()
     let listed = onefold(&["cluster", "nodes", "--pool", folder]);
     let printed = text_of(&listed);
     assert!(listed.status.success(), "{printed}");
-    assert!(printed.contains("does not answer") && printed.contains("drained"), "{printed}");
+    assert!(
+        printed.contains("does not answer") && printed.contains("drained"),
+        "{printed}"
+    );
     let silent = onefold(&["cluster", "pools", drives[1]]);
     assert_eq!(silent.status.code(), Some(69), "{}", text_of(&silent));
     // Its table is empty when it is back; the nodes write into it what they know.
