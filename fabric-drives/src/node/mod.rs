@@ -29,7 +29,7 @@ use reactor::sync::queue;
 use uuid::Uuid;
 
 pub use entry::NodeState;
-pub use survey::{SeenPool, Survey};
+pub use survey::{SeenPool, SilentSled, Survey};
 
 use crate::address::RemoteAddress;
 use crate::keys::KeyFolder;
@@ -261,7 +261,7 @@ impl Node {
         self.gather(within, Some(GRACE), asks)
     }
 
-    /// Asks some tables, by their places. `grace`: how long the others may take when more than half of all have answered.
+    /// Asks some tables, by their places. `grace`: how long the others may take when more than half of those have answered.
     fn gather<T>(
         &self,
         within: Duration,
@@ -269,7 +269,9 @@ impl Node {
         asks: impl FnOnce(&Answer<T>) -> Vec<(usize, Ask)>,
     ) -> Vec<Option<Result<T, DriveError>>> {
         let (sender, answers) = channel();
-        for (at, ask) in asks(&sender) {
+        let asks = asks(&sender);
+        let asked = asks.len();
+        for (at, ask) in asks {
             // One that has so much to do does not answer in time.
             let _ = self.drives[at].1.try_send(ask);
         }
@@ -284,7 +286,7 @@ impl Node {
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return all,
             }
             let good = all.iter().flatten().filter(|answer| answer.is_ok()).count();
-            if let Some(grace) = grace.filter(|_| good * 2 > all.len()) {
+            if let Some(grace) = grace.filter(|_| good * 2 > asked) {
                 deadline = deadline.min(Instant::now() + grace);
             }
         }
@@ -304,12 +306,11 @@ impl Node {
             let seen = answers.into_iter().map(|answer| answer?.ok());
             return Ok(seen.collect());
         }
-        Err(self.worst(answers))
+        Err(self.worst(answers.into_iter().filter_map(|answer| answer?.err())))
     }
 
     /// Why drives did not answer: what cannot be mended by waiting is told first.
-    fn worst<T>(&self, answers: Vec<Option<Result<T, DriveError>>>) -> DriveError {
-        let errors = answers.into_iter().filter_map(|answer| answer?.err());
+    fn worst(&self, errors: impl Iterator<Item = DriveError>) -> DriveError {
         let worst = errors.min_by_key(|error| error.kind() == ErrorKind::Unreachable);
         worst.unwrap_or_else(|| self.too_few(TooFew))
     }

@@ -70,8 +70,17 @@ pub struct Survey {
     pub pools: Vec<SeenPool>,
     /// Machines that are to have no pool.
     pub drained: Drained,
-    /// Sleds that did not answer: a drive of each.
-    pub silent: Vec<String>,
+    /// Sleds that did not answer.
+    pub silent: Vec<SilentSled>,
+}
+
+/// A sled that did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SilentSled {
+    /// One of its drives.
+    pub drive: String,
+    /// Why, as far as is known.
+    pub why: String,
 }
 
 /// The tables of one pool.
@@ -151,7 +160,7 @@ struct Looked {
     tables: Vec<SeenTable>,
     /// For each sled that answered the place of the drive by which it did.
     by: BTreeMap<String, usize>,
-    silent: Vec<String>,
+    silent: Vec<SilentSled>,
 }
 
 impl Node {
@@ -181,10 +190,15 @@ impl Node {
         Ok(self.surveyed(&tables, silent))
     }
 
-    fn surveyed(&self, tables: &[SeenTable], silent: Vec<String>) -> Survey {
+    fn surveyed(&self, tables: &[SeenTable], silent: Vec<SilentSled>) -> Survey {
+        let mut drained = drained_of(tables);
+        // Tables of sleds that started again have not heard of it yet.
+        if let Some(newest) = self.own.drained_after(drained.revision()) {
+            drained = newest;
+        }
         Survey {
             pools: pools_of(tables, self.own.node, &self.own.process()),
-            drained: drained_of(tables),
+            drained,
             silent,
         }
     }
@@ -198,7 +212,8 @@ impl Node {
             silent: Vec::new(),
         };
         let mut missing: Vec<&Vec<usize>> = self.sleds.iter().collect();
-        let mut failed = Vec::new();
+        let mut failed: Vec<Option<DriveError>> = Vec::new();
+        failed.resize_with(self.drives.len(), || None);
         for turn in 0.. {
             let places: Vec<usize> = missing
                 .iter()
@@ -214,23 +229,32 @@ impl Node {
             };
             let mut answers = self.gather(left, grace, asks);
             for at in places {
-                if let Some(Ok(_)) = &answers[at]
-                    && let Some(Ok(tables)) = answers[at].take()
-                {
-                    missing.retain(|sled| !sled.contains(&at));
-                    if let Some(first) = tables.first() {
-                        looked.by.insert(first.sled.clone(), at);
+                match answers[at].take() {
+                    Some(Ok(tables)) => {
+                        missing.retain(|sled| !sled.contains(&at));
+                        if let Some(first) = tables.first() {
+                            looked.by.insert(first.sled.clone(), at);
+                        }
+                        looked.tables.extend(tables);
                     }
-                    looked.tables.extend(tables);
+                    Some(Err(error)) => failed[at] = Some(error),
+                    None => {}
                 }
             }
-            failed.extend(answers);
         }
         if looked.by.is_empty() {
-            return Err(self.worst(failed));
+            return Err(self.worst(failed.into_iter().flatten()));
         }
-        let silent = missing.into_iter().filter_map(|sled| sled.first());
-        looked.silent = silent.map(|at| self.drives[*at].0.clone()).collect();
+        let silent = missing.into_iter().filter_map(|sled| {
+            let at = *sled.first()?;
+            let why = match &failed[at] {
+                Some(error) => error.message().to_owned(),
+                None => "it says nothing in time".to_owned(),
+            };
+            let drive = self.drives[at].0.clone();
+            Some(SilentSled { drive, why })
+        });
+        looked.silent = silent.collect();
         Ok(looked)
     }
 
@@ -300,7 +324,10 @@ impl Node {
             match (is(false), is(true)) {
                 (true, _) => {}
                 (false, true) => return Ok(()),
-                (false, false) => return Err(self.worst(done)),
+                (false, false) => {
+                    let errors = done.into_iter().filter_map(|done| done?.err());
+                    return Err(self.worst(errors));
+                }
             }
         }
         failed(
@@ -312,6 +339,8 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::entry::{NodeState, Said};
     use super::*;
 
@@ -421,6 +450,37 @@ mod tests {
         )]);
         assert_eq!(pools[0].last_owner, None);
         assert_eq!(pools[0].standbys, BTreeSet::new());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_tables_say_each_pool_is_told_once(
+            all in proptest::collection::vec(
+                (0..3_u32, 0..4_u32, 0..3_u128, proptest::collection::vec((0..6_u128, 0..5_u32, any::<bool>()), 0..4)),
+                0..12,
+            ),
+        ) {
+            let state = |state: u32| match state {
+                0 => NodeState::Standby,
+                1 => NodeState::Takes(0),
+                2 => NodeState::Takes(2),
+                3 => NodeState::Serves(3),
+                _ => NodeState::Left(4),
+            };
+            let tables = all.iter().map(|(sled, namespace, pool, entries)| {
+                let entries = entries.iter().map(|(node, is, kept)| entry(*node, "a", state(*is), *kept));
+                table(&format!("s{sled}"), *namespace, *pool, &entries.collect::<Vec<_>>())
+            });
+            let tables: Vec<SeenTable> = tables.collect();
+            let pools = seen(&tables);
+            let by_name: BTreeSet<&String> = pools.iter().map(|pool| &pool.name).collect();
+            prop_assert_eq!(by_name.len(), pools.len());
+            // A namespace that was read twice counts as it was read last.
+            let last: BTreeMap<_, _> = tables.iter().map(|it| ((&it.sled, it.namespace), it.seen.pool)).collect();
+            let named: BTreeSet<Uuid> = last.into_values().flatten().collect();
+            let told: BTreeSet<Uuid> = pools.iter().filter_map(|pool| pool.uuid).collect();
+            prop_assert_eq!(named, told);
+        }
     }
 
     #[test]

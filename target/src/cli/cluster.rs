@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use dedup::ErrorKind;
 use drives::nodes::Ownership;
+use fabric_drives::SilentSled;
 use serde_json::{Value, json};
 use subsystem::errors::Failure;
 
@@ -157,14 +158,14 @@ fn look(neighbours: &Neighbours) -> Result<(Cluster, Vec<PoolNow>), Failure> {
         pools,
         silent,
     } = neighbours.look()?;
-    for drive in silent {
-        eprintln!("onefold: {}", is_silent(&drive));
+    for sled in silent {
+        eprintln!("onefold: {}", is_silent(&sled));
     }
     Ok((cluster, pools))
 }
 
-fn is_silent(drive: &str) -> String {
-    format!("the sled of '{drive}' does not answer: pools on it alone are not seen")
+fn is_silent(SilentSled { drive, why }: &SilentSled) -> String {
+    format!("the sled of '{drive}' does not answer, so pools on it alone are not seen: {why}")
 }
 
 /// What a machine has to do with pools.
@@ -215,7 +216,7 @@ fn status(at: &ClusterArg) -> Outcome {
             machine.serves
         )
     });
-    let silent = silent.iter().map(|drive| is_silent(drive));
+    let silent = silent.iter().map(is_silent);
     let problems = pools.iter().filter_map(problem);
     let problems: Vec<String> = problems.chain(kept).chain(silent).collect();
     if at.json {

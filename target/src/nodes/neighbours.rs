@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drives::nodes::Ownership;
-use fabric_drives::{SeenPool, Survey};
+use fabric_drives::{SeenPool, SilentSled, Survey};
 use rados_drives::{Limits, Registry};
 use subsystem::errors::Failure;
 use uuid::Uuid;
@@ -44,8 +44,8 @@ pub(crate) struct ClusterNow {
     pub(crate) cluster: Cluster,
     /// By their names.
     pub(crate) pools: Vec<PoolNow>,
-    /// Sleds that did not answer: a drive of each.
-    pub(crate) silent: Vec<String>,
+    /// Sleds that did not answer.
+    pub(crate) silent: Vec<SilentSled>,
 }
 
 impl PoolNow {
