@@ -186,6 +186,10 @@ fn the_pools_of_a_node_that_died_go_to_two_others_and_a_drained_one_gives_its_ow
         write_rounds(&paths, BLOCKS, 3, 0, |_| ()).await
     });
 
+    for daemon in nodes.iter().skip(1).flat_map(|(_, daemons)| daemons) {
+        daemon.logs("the pool's folder is prepared", PATIENCE);
+    }
+
     // A node with both pools dies: each of the others has one of them then.
     let died = nodes.remove(MACHINES[0]).expect("it lives");
     died.into_iter().for_each(Daemon::kill_hard);
