@@ -10,6 +10,7 @@
 pub mod browser;
 pub mod ceph;
 pub mod daemon;
+pub mod deaths;
 pub mod guide;
 pub mod host;
 pub mod lab;

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tests::ceph::Ceph;
 use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
+use tests::deaths::ThreeNodes;
 use tests::{own_address, wait_for};
 
 use crate::{cluster, whole_cluster};
@@ -121,77 +122,20 @@ fn a_standby_takes_the_pool_over_when_its_owner_dies_and_no_command_of_a_host_fa
 }
 
 /// Whether the node with this folder has the pool.
-fn serves(pool: &Path) -> bool {
-    onefold(&["status", "--pool", text(pool)]).status.success()
-}
-
 #[test]
 fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
-    /// The node dies after so many steps of this time, from none to one less than this many; at the last ones it has the pool.
-    const STEP: Duration = Duration::from_millis(130);
-    const STEPS: u32 = 20;
-    /// Steps from one pair of turns to the next: many turns meet every moment, and a few meet early and late ones.
-    const STRIDE: u32 = 7;
     let Some((ceph, _beside)) = cluster() else {
         return;
     };
-    // Many turns are for who has an evening.
-    let turns = std::env::var("ONEFOLD_TAKEOVERS").ok();
-    let turns: u32 = turns.map_or(2, |count| count.parse().expect("a number"));
     let offered = Offered::new(ceph, "third", [65, 66, 67]);
-    let (pools, listen) = (&offered.pools, &offered.listen);
-    let mut nodes = [0, 1, 2].map(|at| Some(offered.start(at)));
-    let mut owner = 0;
-    for turn in 0..turns {
-        let logs = pools.each_ref().map(|pool| pool.with_extension("log"));
-        let takes = |at: usize| {
-            let log = std::fs::read_to_string(&logs[at]).expect("it logs");
-            // One that waited for the lease of the turn before goes on without another word.
-            log.matches(TAKES).count() + log.matches(HAS_DRIVE).count()
-        };
-        let before = [0, 1, 2].map(takes);
-        let writer = Writer::start(listen);
-        let dead = (turn % 2 == 0).then_some(owner);
-        let moving = match dead {
-            Some(dead) => {
-                nodes[dead].take().expect("it has the pool").kill_hard();
-                None
-            }
-            None => {
-                let pool = pools[owner].clone();
-                Some(thread::spawn(move || {
-                    onefold(&["pool", "move", "--pool", text(&pool)])
-                }))
-            }
-        };
-        let taker = || (0..3).find(|at| *at != owner && takes(*at) > before[*at]);
-        let taker = wait_for("another node to take the pool", PATIENCE, taker);
-        // There is nothing to wait for: the moment of its death, whatever it does then, is what the story is about.
-        thread::sleep(STEP * ((turn / 2 + turn % 2) * STRIDE % STEPS));
-        nodes[taker].take().expect("it takes the pool").kill_hard();
-        writer.goes_on();
-        writer.end();
-        if let Some(moving) = moving {
-            // What it says depends on when the other node died.
-            moving.join().expect("the command ends");
-        }
-        owner = (0..3)
-            .find(|at| nodes[*at].is_some() && serves(&pools[*at]))
-            .expect("one has the pool");
-        for at in dead.into_iter().chain([taker]) {
-            let standby = offered.start(at);
-            assert!(standby.ready_line().starts_with("standby"));
-            nodes[at] = Some(standby);
-        }
-    }
-    // The last one to go is the owner.
-    for at in (0..3).filter(|at| *at != owner) {
-        let standby = nodes[at].take().expect("it waits");
-        assert!(standby.stop().success());
-    }
-    let owner_left = nodes[owner].take().expect("it has the pool");
-    assert!(owner_left.stop().success());
-    assert_consistent(&pools[owner]);
+    let nodes = ThreeNodes {
+        pools: &offered.pools,
+        listen: &offered.listen,
+        start: &|at| offered.start(at),
+        // One that waited for the lease of the turn before goes on without another word.
+        signs: &[HAS_DRIVE],
+    };
+    nodes.die_on_the_way();
 }
 
 #[test]

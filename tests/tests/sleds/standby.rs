@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
+use tests::deaths::ThreeNodes;
 use tests::paths::{Writer, verify, with_volume, write_rounds};
 use tests::wait_for;
 
@@ -51,6 +52,18 @@ fn a_standby_takes_the_pool_over_when_its_owner_dies_and_no_command_of_a_host_fa
     eprintln!("{takeovers} takeovers: a host waited for {median:?}, {longest:?} at most");
     assert!(owner.expect("one owns it").stop().success());
     assert_consistent(&offered.pools[takeovers % 2]);
+}
+
+#[test]
+fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
+    let offered = Offered::<3>::new(2, 110);
+    let nodes = ThreeNodes {
+        pools: &offered.pools,
+        listen: &offered.listen,
+        start: &|at| offered.start(at),
+        signs: &[],
+    };
+    nodes.die_on_the_way();
 }
 
 #[test]
