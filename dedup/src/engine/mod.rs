@@ -34,6 +34,7 @@ use crate::pool::comparisons::Verify;
 use crate::pool::config::{EngineParts, block_on};
 use crate::pool::copies::Hosts;
 use crate::pool::{Shared, StoredSoFar};
+use crate::sync::rounds::Rounds;
 use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
 use crate::sync::watermark::Watermark;
@@ -127,6 +128,7 @@ impl Engine {
             stored: Mutex::default(),
             stored_so_far: StoredSoFar::default(),
             flush_lock: Arc::default(),
+            rounds: Rounds::default(),
             checkpoint_lock: Arc::default(),
             discard_lock: AsyncMutex::default(),
             admin_lock: AsyncMutex::default(),

@@ -35,6 +35,7 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
     if shared.durable.has_reached(target) {
         return Ok(());
     }
+    shared.rounds.arrive();
     // When a flush ends, the next one may take the lock before tasks that waited for the first. They go on without the lock
     // once their changes are durable.
     let turn = shared.flush_lock.clone().lock_owned();
@@ -45,6 +46,8 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
     if shared.durable.has_reached(target) {
         return Ok(());
     }
+    shared.rounds.gather().await;
+    shared.rounds.begin();
     let (upto, bytes) = {
         let state = lock(&shared.state);
         state.check_writable()?;
@@ -173,6 +176,7 @@ fn sync_journal(shared: &Shared, held: OwnedMutexGuard<()>, flushed: &Flushed) -
             // Blocks that later changes freed are not used again before the journal says that those are durable.
             state.set_durable(flushed.noted);
         }
+        shared.rounds.end();
         shared.durable.reach(flushed.upto);
     }
     drop(held);

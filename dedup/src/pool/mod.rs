@@ -28,6 +28,7 @@ use crate::drive_io::drive_list::DriveList;
 use crate::metadata::deferred_dedup::Merge;
 use crate::metadata::domain::Domains;
 use crate::metadata::state::State;
+use crate::sync::rounds::Rounds;
 use crate::sync::timed::Timed;
 use crate::sync::wait::{Event, lock};
 use crate::sync::watermark::Watermark;
@@ -70,6 +71,7 @@ pub(crate) struct Shared {
     pub(crate) stored: Mutex<Arc<Event>>,
     pub(crate) stored_so_far: StoredSoFar,
     pub(crate) flush_lock: Arc<AsyncMutex<()>>,
+    pub(crate) rounds: Rounds,
     pub(crate) checkpoint_lock: Arc<AsyncMutex<()>>,
     pub(crate) discard_lock: AsyncMutex<()>,
     pub(crate) admin_lock: AsyncMutex<()>,
