@@ -50,7 +50,7 @@ pub use address::{RemoteAddress, RemoteAddressError};
 pub use drained::Drained;
 pub use keys::{KeyFileError, KeyFolder, read_key_file};
 pub use link::LINK_BUFFER_BYTES;
-pub use node::{Node, NodeOptions, NodeState, SeenPool, SilentSled, Survey, nodes_of};
+pub use node::{Holders, Node, NodeOptions, NodeState, SeenPool, SilentSled, Survey, nodes_of};
 pub use node_table::{NodeTable, NodeTableLimits, TableDescription, TableEntry, TableSeen};
 pub use shared::forget_losses;
 

@@ -73,7 +73,7 @@ pub use label::{
 };
 pub use on_drives::{
     Ahead, Followed, Importable, JournalOnDrives, MayBeOlder, MemoryArea, MetadataArea,
-    MetadataOnDrives, OnDrivesState, PendingIo, StoreOnDrives, metadata_blocks,
+    MetadataOnDrives, OnDrivesState, PendingIo, StoreOnDrives, holders, metadata_blocks,
 };
 pub use pool::{JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolPaths, PoolSpec};
 pub use record::{

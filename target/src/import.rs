@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dedup::ErrorKind;
 use drives::{Drive, DriveError, OpenOptions};
-use fabric_drives::Claim;
+use fabric_drives::{Claim, Holders};
 use meta::{
     Ahead, DriveSpec, Importable, Label, MayBeOlder, MetaError, MetadataArea, Opening, PlaceKind,
     PoolDir, PoolIdentity,
@@ -348,33 +348,63 @@ impl ReadOnly {
     /// A drive cannot be read, or is none of a pool.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
         let reactor = start_reactor()?;
-        let mut named: Vec<Named> = Vec::new();
-        let mut others = paths.to_vec();
-        let mut away = None;
-        while !others.is_empty() {
-            for path in others {
-                let is_in_cluster = is_in_cluster(&path);
-                match Named::to_read(&reactor, path) {
-                    // The others may have all that is needed.
-                    Err(failure) if failure.kind == ErrorKind::Unavailable && !is_in_cluster => {
-                        away = Some(failure);
-                    }
-                    read => named.push(read?),
-                }
-            }
-            if let Some(failure) = away.take().filter(|_| named.is_empty()) {
-                return Err(failure);
-            }
-            let areas = areas_of(&named, &reactor);
-            let found = Importable::look(pool_of(&named)?, &areas).map_err(of_meta)?;
-            others = others_in_cluster(found.identity(), &named);
-        }
+        let named = read_all(&reactor, paths, None)?;
         Ok(Self {
             pool: pool_of(&named)?,
             areas: areas_of(&named, &reactor),
             _reactor: reactor,
         })
     }
+}
+
+/// Opens drives to read them, as of [`ReadOnly::open`]; one that takes longer than `within` is away. Also those in a cluster that were not named.
+fn read_all(
+    reactor: &ReactorThread,
+    paths: &[PathBuf],
+    within: Option<Duration>,
+) -> Result<Vec<Named>, Failure> {
+    let mut named: Vec<Named> = Vec::new();
+    let mut others = paths.to_vec();
+    let mut away = None;
+    while !others.is_empty() {
+        for path in others {
+            let is_in_cluster = is_in_cluster(&path);
+            match Named::to_read(reactor, path, within) {
+                // The others may have all that is needed.
+                Err(failure) if failure.kind == ErrorKind::Unavailable && !is_in_cluster => {
+                    away = Some(failure);
+                }
+                read => named.push(read?),
+            }
+        }
+        if let Some(failure) = away.take().filter(|_| named.is_empty()) {
+            return Err(failure);
+        }
+        let areas = areas_of(&named, reactor);
+        let found = Importable::look(pool_of(&named)?, &areas).map_err(of_meta)?;
+        others = others_in_cluster(found.identity(), &named);
+    }
+    Ok(named)
+}
+
+/// The drives on which the pool's metadata are, as those say that answer now; `None` if they are half of them or fewer: the others may
+/// know better. Blocks.
+///
+/// # Errors
+/// None of these drives answers, or one is none of a pool.
+pub(crate) fn holders(paths: &[PathBuf]) -> Result<Option<Holders>, Failure> {
+    let reactor = start_reactor()?;
+    let named = read_all(&reactor, paths, Some(AWAY_AFTER))?;
+    let (found, all) =
+        meta::holders(pool_of(&named)?, &areas_of(&named, &reactor)).map_err(of_meta)?;
+    let is_one = |one: &&Named| found.contains(&one.label.drive.index);
+    let answered = named.iter().filter(is_one);
+    let answered = answered.map(|one| one.path.display().to_string());
+    let holders = Holders {
+        answered: answered.collect(),
+        all,
+    };
+    Ok((found.len() * 2 > all).then_some(holders))
 }
 
 /// What holds metadata of these drives.
@@ -399,21 +429,34 @@ fn others_in_cluster(identity: &PoolIdentity, named: &[Named]) -> Vec<PathBuf> {
 fn open_to_read(
     reactor: &ReactorThread,
     path: &Path,
+    within: Option<Duration>,
 ) -> Result<(Arc<dyn Drive>, Option<Label>), Failure> {
     let path = path.to_owned();
     let buffers = reactor.handle().buffers().clone();
     let reading = reactor.handle().spawn(move || async move {
-        let options = OpenOptions {
-            create_bytes: None,
-            expected_blocks: None,
-        };
-        let drive = OpenedDrive::open(&path, &options).await.map_err(of_drive)?;
+        let drive = open_within(&path, within).await.map_err(of_drive)?;
         let label = labels::found(drive.drive(), &buffers).await?;
         Ok::<_, Failure>((drive.into_whole(), label))
     });
     reading
         .wait()
         .map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?
+}
+
+/// Opens a drive that was made before; one that takes longer than `within` does not answer. On a reactor.
+async fn open_within(path: &Path, within: Option<Duration>) -> Result<OpenedDrive, DriveError> {
+    let options = OpenOptions {
+        create_bytes: None,
+        expected_blocks: None,
+    };
+    let opening = OpenedDrive::open(path, &options);
+    let Some(within) = within else {
+        return opening.await;
+    };
+    reactor::timeout(within, opening).await.unwrap_or_else(|_| {
+        let (name, text) = (path.to_string_lossy(), "it does not answer");
+        Err(DriveError::new(drives::ErrorKind::Unreachable, &name, text))
+    })
 }
 
 /// Opens the drives, so that no other process has them meanwhile, and reads their labels. `goes_without`: those that do not answer are
@@ -434,24 +477,11 @@ fn open_all(
         let buffers = reactor.handle().buffers().clone();
         let force = force.map(str::to_owned);
         let opening = reactor.handle().spawn(move || async move {
-            let options = OpenOptions {
-                create_bytes: None,
-                expected_blocks: None,
-            };
             // A daemon that was killed a moment ago has it still.
             let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
             let may_be_away = goes_without && !is_in_cluster(&opened);
-            let open = || async {
-                let opening = OpenedDrive::open(&opened, &options);
-                if !may_be_away {
-                    return opening.await;
-                }
-                let answer = reactor::timeout(AWAY_AFTER, opening).await;
-                answer.unwrap_or_else(|_| {
-                    let (name, text) = (opened.to_string_lossy(), "it does not answer");
-                    Err(DriveError::new(drives::ErrorKind::Unreachable, &name, text))
-                })
-            };
+            let within = may_be_away.then_some(AWAY_AFTER);
+            let open = || open_within(&opened, within);
             let drive = match outlast_by(is_taken, open, reactor::sleep).await {
                 Err(error) if goes_without && !is_in_cluster(&opened) && is_away(error.kind()) => {
                     tracing::warn!(%error, "the pool is taken over without this drive");
@@ -548,7 +578,7 @@ async fn claim(
 pub(crate) fn is_any_labelled(paths: &[PathBuf]) -> Result<bool, Failure> {
     let reactor = start_reactor()?;
     for path in paths {
-        let (_, label) = open_to_read(&reactor, path)?;
+        let (_, label) = open_to_read(&reactor, path, None)?;
         if label.is_some() {
             return Ok(true);
         }
@@ -558,8 +588,12 @@ pub(crate) fn is_any_labelled(paths: &[PathBuf]) -> Result<bool, Failure> {
 
 impl Named {
     /// A drive that another machine may have.
-    fn to_read(reactor: &ReactorThread, path: PathBuf) -> Result<Self, Failure> {
-        let (drive, label) = open_to_read(reactor, &path)?;
+    fn to_read(
+        reactor: &ReactorThread,
+        path: PathBuf,
+        within: Option<Duration>,
+    ) -> Result<Self, Failure> {
+        let (drive, label) = open_to_read(reactor, &path, within)?;
         let Some(label) = label else {
             return Err(Failure::invalid(format!(
                 "'{}' is no drive of a pool",

@@ -36,11 +36,16 @@ pub(crate) struct Preparing {
 }
 
 impl Preparing {
-    /// Begins to prepare the folder `dir` of the pool with these drives; none: those that the folder knows.
+    /// Begins to prepare the folder `dir` of the pool with these drives; none: those that the folder knows. `ahead`: what was made of it
+    /// before.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start(dir: PathBuf, named: Vec<PathBuf>) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        dir: PathBuf,
+        named: Vec<PathBuf>,
+        ahead: Option<Ahead>,
+    ) -> Result<Self, Failure> {
         let is_wanted = Arc::new(AtomicBool::new(true));
         let (go_on, goes_on) = channel();
         let (ended, made) = channel();
@@ -51,10 +56,12 @@ impl Preparing {
                 named,
                 is_wanted: wanted,
                 drives: None,
-                ahead: None,
+                ahead,
                 is_told: false,
             };
             work.run(&goes_on);
+            // Whoever waits for it may open them at once.
+            work.drives = None;
             // If nobody takes it any more, it is removed here.
             let _ = ended.send(work.ahead.take());
         };

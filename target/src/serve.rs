@@ -281,7 +281,7 @@ async fn serve_on(
         None => open_pool(request, control).await?,
     };
     if let Some(node) = around.node {
-        nodes::has_pool(node, pool.engine.opening().epoch).await;
+        nodes::has_pool(node, &pool).await;
     }
     let engine = pool.engine.clone();
     let maintained = engine.clone();

@@ -161,15 +161,15 @@ impl Watch {
     }
 }
 
-/// Begins to make the pool's folder of what its owner writes.
+/// Begins to make the pool's folder of what its owner writes, or goes on with what was made `ahead` of it.
 ///
 /// # Errors
 /// What was named is no drive, or the system gives no thread.
-pub(crate) fn prepare(request: &PoolRequest) -> Result<Preparing, Failure> {
+pub(crate) fn prepare(request: &PoolRequest, ahead: Option<Ahead>) -> Result<Preparing, Failure> {
     let dir = std::path::absolute(&request.dir).map_err(|error| {
         Failure::invalid(format!("'{}' is no path: {error}", request.dir.display()))
     })?;
-    Preparing::start(dir, named(request)?)
+    Preparing::start(dir, named(request)?, ahead)
 }
 
 /// The drives that this node was told of.

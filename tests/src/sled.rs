@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::daemon::{in_network, program};
 
 /// See the module. It is killed when it is dropped, and its drives stay.
@@ -97,6 +99,17 @@ impl Sled {
         // The rest is read away, so that the sled never waits for the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         self.child = Some(child);
+    }
+
+    /// It stands still (SIGSTOP), or goes on (SIGCONT).
+    ///
+    /// # Panics
+    /// It does not live.
+    pub fn stands_still(&self, still: bool) {
+        let child = self.child.as_ref().expect("it lives");
+        let process = Pid::from_child(child);
+        let signal = if still { Signal::STOP } else { Signal::CONT };
+        kill_process(process, signal).expect("it lives");
     }
 
     /// `kill -9`.

@@ -6,18 +6,19 @@
 //!
 //! Guarantees:
 //! - Two nodes that keep their entries have different numbers.
-//! - Nothing is said of other nodes unless more than half of the drives answer.
+//! - Nothing is said of other nodes unless more than half of the drives answer, or of those that hold the pool's metadata now.
 //! - An entry is renewed whatever the rest of the process does.
 
+mod deciding;
 mod entry;
 mod own;
 mod survey;
 mod votes;
 mod worker;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process};
@@ -28,12 +29,14 @@ use reactor::ReactorThread;
 use reactor::sync::queue;
 use uuid::Uuid;
 
+pub use deciding::Holders;
 pub use entry::NodeState;
 pub use survey::{SeenPool, SilentSled, Survey};
 
 use crate::address::RemoteAddress;
 use crate::keys::KeyFolder;
 use crate::node_table::{NodeTable, NodeTableLimits, TableEntry, TableSeen};
+use deciding::{Deciding, deciding};
 use entry::SAYS_BYTES_MAX;
 use own::{Description, Own};
 use votes::TooFew;
@@ -85,6 +88,8 @@ pub struct Node {
     drives: Vec<(String, queue::Sender<Ask>)>,
     /// For each sled the places of its drives among those.
     sleds: Vec<Vec<usize>>,
+    /// Those that decide where half of all do not answer.
+    deciding: Mutex<Option<Deciding>>,
     own: Arc<Own>,
     lease: Duration,
     answer_max: Duration,
@@ -107,18 +112,17 @@ impl Node {
     /// Becomes one of the nodes of the pool with these drives.
     ///
     /// # Errors
-    /// More than half of the drives do not answer ([`ErrorKind::Unreachable`]); their targets have no node tables
+    /// Half of the drives do not answer, or of those that hold its metadata ([`ErrorKind::Unreachable`]); their targets have no node tables
     /// ([`ErrorKind::Invalid`]); there are [`NODES_MAX`] nodes ([`ErrorKind::InUse`]).
-    pub fn join(drives: Vec<RemoteAddress>, options: NodeOptions) -> Result<Self, DriveError> {
-        Self::join_as(drives, options, Process::own())
-    }
-
-    fn join_as(
+    pub fn join(
         drives: Vec<RemoteAddress>,
+        holders: Option<&Holders>,
         options: NodeOptions,
-        process: Process,
     ) -> Result<Self, DriveError> {
-        let mut node = Self::begin(drives, options, process)?;
+        let mut node = Self::begin(drives, options, Process::own())?;
+        if let Some(holders) = holders {
+            node.decide_by(holders);
+        }
         node.number = node.find_number()?;
         Ok(node)
     }
@@ -174,6 +178,7 @@ impl Node {
         });
         Ok(Self {
             drives: workers.collect(),
+            deciding: Mutex::default(),
             sleds,
             own,
             lease,
@@ -202,11 +207,11 @@ impl Node {
         for number in free {
             self.own.set_number(Some(number));
             let kept = self.ask(Ask::Renew);
-            let is_kept = |kept: &Result<bool, DriveError>| matches!(kept, Ok(true));
             let is_others = |kept: &Result<bool, DriveError>| matches!(kept, Ok(false));
-            let mut answered = kept.iter().flatten();
-            let count = answered.clone().filter(|kept| is_kept(kept)).count();
-            if count * 2 > self.drives.len() && !answered.any(is_others) {
+            let is_met = kept.iter().flatten().any(is_others);
+            let is_kept = |kept: Option<_>| matches!(kept, Some(Ok(true))).then_some(());
+            let kept = self.deciding(kept.into_iter().map(is_kept).collect());
+            if kept.is_some() && !is_met {
                 return Ok(number);
             }
             self.own.set_number(None);
@@ -300,13 +305,32 @@ impl Node {
     }
 
     fn tables(&self) -> Result<Vec<Option<TableSeen>>, DriveError> {
-        let answers = self.ask(Ask::Look);
-        let good = answers.iter().flatten().filter(|answer| answer.is_ok());
-        if good.count() * 2 > answers.len() {
-            let seen = answers.into_iter().map(|answer| answer?.ok());
-            return Ok(seen.collect());
-        }
-        Err(self.worst(answers.into_iter().filter_map(|answer| answer?.err())))
+        let mut errors = Vec::new();
+        let seen = self.ask(Ask::Look).into_iter().map(|answer| {
+            let answer = answer?.map_err(|error| errors.push(error));
+            answer.ok()
+        });
+        let seen = seen.collect();
+        self.deciding(seen)
+            .ok_or_else(|| self.worst(errors.into_iter()))
+    }
+
+    /// The answers that count, if they are enough.
+    fn deciding<T>(&self, answers: Vec<Option<T>>) -> Option<Vec<Option<T>>> {
+        let by = self.deciding.lock().unwrap_or_else(PoisonError::into_inner);
+        deciding(answers, by.as_ref(), Instant::now())
+    }
+
+    /// For some seconds these drives decide where half of all do not answer.
+    pub fn decide_by(&self, holders: &Holders) {
+        let drives: Vec<&str> = self.drives().collect();
+        let by = Deciding::new(holders, &drives, Instant::now());
+        *self.deciding.lock().unwrap_or_else(PoisonError::into_inner) = Some(by);
+    }
+
+    /// The addresses of its drives.
+    pub fn drives(&self) -> impl Iterator<Item = &str> {
+        self.drives.iter().map(|(name, _)| name.as_str())
     }
 
     /// Why drives did not answer: what cannot be mended by waiting is told first.
@@ -320,12 +344,13 @@ impl Node {
         DriveError::new(ErrorKind::Unreachable, self.drive(), text)
     }
 
-    /// Whether this node reaches half of the drives or more: as long as it does, it can serve the pool.
+    /// Whether this node reaches half of the drives or more, or of those that decide: as long as it does, it can serve the pool.
     #[must_use]
     pub fn reaches(&self) -> bool {
         let seen = self.ask(Ask::Look);
-        let seen = seen.iter().flatten().filter(|seen| seen.is_ok());
-        seen.count() * 2 >= self.drives.len()
+        let seen: Vec<_> = seen.into_iter().map(|seen| seen?.ok()).collect();
+        let answered = seen.iter().flatten().count();
+        answered * 2 >= self.drives.len() || self.deciding(seen).is_some()
     }
 
     /// Who owns the pool.
@@ -409,11 +434,9 @@ impl Node {
 
     fn tell(&self) -> Result<(), DriveError> {
         let told = self.ask(Ask::Renew);
-        let told = told.iter().flatten().filter(|told| told.is_ok());
-        match told.count() * 2 > self.drives.len() {
-            true => Ok(()),
-            false => Err(self.too_few(TooFew)),
-        }
+        let told = told.into_iter().map(|told| told?.ok()).collect();
+        let told = self.deciding(told);
+        told.map(drop).ok_or_else(|| self.too_few(TooFew))
     }
 
     /// Describes the pool for other nodes, as its owner.

@@ -445,7 +445,7 @@ fn a_node_writes_the_list_that_it_knows_back_to_a_table_that_has_an_older_one() 
     let person = Node::visit(drives(), options.clone()).expect("a thread");
     let nobody = person.change_drained(|_| true);
     assert_eq!(kind_of(nobody), ErrorKind::Invalid, "there is no pool");
-    let node = Node::join(drives(), options).expect("it is the first one");
+    let node = Node::join(drives(), None, options).expect("it is the first one");
     let drain = |name: &str| {
         let insert = |machines: &mut BTreeSet<String>| machines.insert(name.to_owned());
         person.change_drained(insert).expect("there is a pool");

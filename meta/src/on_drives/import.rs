@@ -117,7 +117,7 @@ impl Importable {
             _ => Ok(Self {
                 sources,
                 missing,
-                has_majority: known * 2 > members,
+                has_majority: known.len() * 2 > members,
             }),
         }
     }

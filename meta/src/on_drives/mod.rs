@@ -48,6 +48,7 @@ pub use import::{Importable, MayBeOlder};
 pub use journal::JournalOnDrives;
 pub use layout::metadata_blocks;
 pub use members::MetadataOnDrives;
+pub use newest::holders;
 pub use state::OnDrivesState;
 pub use store::StoreOnDrives;
 

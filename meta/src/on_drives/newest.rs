@@ -19,8 +19,20 @@ pub(super) struct Newest {
     pub(super) missing: Vec<u16>,
     /// How many members there are.
     pub(super) members: usize,
-    /// How many of them are here with a superblock, of this generation or an earlier one.
-    pub(super) known: usize,
+    /// Indexes of those that are here with a superblock, of this generation or an earlier one.
+    pub(super) known: Vec<u16>,
+}
+
+/// Which of these drives hold the newest metadata of `pool`, by their indexes, and how many hold it in all. Blocks.
+///
+/// # Errors
+/// [`MetaError::Missing`] if none does.
+pub fn holders(
+    pool: Uuid,
+    areas: &[(u16, Arc<dyn MetadataArea>)],
+) -> Result<(Vec<u16>, usize), MetaError> {
+    let Newest { known, members, .. } = Newest::among(pool, areas)?;
+    Ok((known, members))
 }
 
 impl Newest {
@@ -69,7 +81,7 @@ impl Newest {
         let members = first.members.len();
         let known = first.members.iter();
         let known = known.filter(|member| with_superblock.contains(member));
-        let known = known.count();
+        let known = known.copied().collect();
         // A drive that is here has nothing newer, also if the loss of power came before its superblock.
         let missing = first.members.iter();
         let missing = missing.filter(|member| !looked_at.contains(member));

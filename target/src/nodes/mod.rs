@@ -29,6 +29,7 @@ use uuid::Uuid;
 use crate::again;
 use crate::announcement::Place;
 use crate::errors::of_drive;
+use crate::pool::OpenPool;
 
 pub(crate) use blocking::blocking;
 use cluster::KnownPool;
@@ -129,10 +130,12 @@ pub(crate) async fn join(meeting: Meeting, waits: bool) -> Result<Arc<Node>, Fai
     Ok(Arc::new(node))
 }
 
-/// Tells the other nodes that this one has the pool, in this epoch.
-pub(crate) async fn has_pool(node: &Arc<Node>, epoch: u32) {
-    let telling = node.clone();
-    if let Err(failure) = blocking(move || telling.has_pool(epoch)).await {
+/// Tells the other nodes that this one has the pool.
+pub(crate) async fn has_pool(node: &Arc<Node>, pool: &OpenPool) {
+    let (telling, epoch) = (node.clone(), pool.engine.opening().epoch);
+    let metadata = pool.metadata.as_ref();
+    let metadata = metadata.map(|metadata| Arc::downgrade(&metadata.copies));
+    if let Err(failure) = blocking(move || telling.has_pool(epoch, metadata)).await {
         tracing::warn!(%failure, "the other nodes do not know yet that this one has the pool");
     }
 }

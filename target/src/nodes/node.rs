@@ -1,19 +1,21 @@
 //! This process among the nodes of its pool, wherever they meet: in the pool's cluster, or on its sleds.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use drives::DriveError;
 use drives::nodes::{Described, OtherNode, Ownership};
-use fabric_drives::{NodeState, RemoteAddress};
-use meta::PoolDir;
+use fabric_drives::{Holders, NodeState, RemoteAddress};
+use meta::{MetadataOnDrives, PoolDir};
 use rados_drives::{Limits, RadosAddress};
 use subsystem::errors::Failure;
 use uuid::Uuid;
 
 use super::neighbours::Neighbours;
 use crate::errors::of_meta;
+use crate::import::holders;
 use crate::opened_drive::{is_in_cluster, node_options};
 use crate::options::{DriveArg, drive_path};
 use crate::pool;
@@ -65,11 +67,42 @@ impl Meeting {
     }
 }
 
+/// The drives on which the pool's metadata are, where too few of all answered. A drive that the pool lost is none of them.
+fn holders_of(drives: impl Iterator<Item = String>, error: &DriveError) -> Option<Holders> {
+    let drives: Vec<PathBuf> = drives.map(PathBuf::from).collect();
+    match error.kind() == drives::ErrorKind::Unreachable {
+        // Why they cannot be read is why they did not answer.
+        true => holders(&drives).ok().flatten(),
+        false => None,
+    }
+}
+
 /// See the module. Its calls block.
 #[derive(Debug)]
 pub(crate) enum Node {
     Cluster(Box<rados_drives::Node>),
-    Sleds(Arc<fabric_drives::Node>),
+    Sleds(OnSleds),
+}
+
+/// A node of a pool on sleds.
+pub(crate) struct OnSleds {
+    node: Arc<fabric_drives::Node>,
+    /// The metadata on the pool's drives, as long as this node has the pool open: what holds them here would keep its drives reserved.
+    metadata: OnceLock<Weak<MetadataOnDrives>>,
+}
+
+impl std::fmt::Debug for OnSleds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.node.fmt(f)
+    }
+}
+
+impl Deref for OnSleds {
+    type Target = fabric_drives::Node;
+
+    fn deref(&self) -> &fabric_drives::Node {
+        &self.node
+    }
 }
 
 impl Node {
@@ -84,10 +117,27 @@ impl Node {
                 Self::Cluster(Box::new(node))
             }
             Meeting::Sleds(drives) => {
-                let node = fabric_drives::Node::join(drives, node_options())?;
-                Self::Sleds(Arc::new(node))
+                let join = |holders: Option<&Holders>| {
+                    fabric_drives::Node::join(drives.clone(), holders, node_options())
+                };
+                let node = join(None).or_else(|error| {
+                    let names = drives.iter().map(ToString::to_string);
+                    match holders_of(names, &error) {
+                        Some(holders) => join(Some(&holders)),
+                        None => Err(error),
+                    }
+                });
+                Self::Sleds(OnSleds {
+                    node: Arc::new(node?),
+                    metadata: OnceLock::new(),
+                })
             }
         })
+    }
+
+    /// Whether the pool's drives say on which of them its metadata are, and that decides who is asked.
+    pub(crate) fn is_on_sleds(&self) -> bool {
+        matches!(self, Self::Sleds(_))
     }
 
     pub(crate) fn number(&self) -> u16 {
@@ -125,14 +175,22 @@ impl Node {
     pub(crate) fn neighbours(&self) -> Neighbours {
         match self {
             Self::Cluster(node) => Neighbours::Registry(node.registry()),
-            Self::Sleds(node) => Neighbours::Sleds(node.clone()),
+            Self::Sleds(node) => Neighbours::Sleds(node.node.clone()),
         }
     }
 
     pub(crate) fn owner(&self) -> Result<Ownership, DriveError> {
         match self {
             Self::Cluster(node) => node.owner(),
-            Self::Sleds(node) => node.owner(),
+            Self::Sleds(node) => node.owner().or_else(|error| {
+                match holders_of(node.drives().map(str::to_owned), &error) {
+                    Some(holders) => {
+                        node.decide_by(&holders);
+                        node.owner()
+                    }
+                    None => Err(error),
+                }
+            }),
         }
     }
 
@@ -199,15 +257,26 @@ impl Node {
         }
     }
 
-    /// Says that it has the pool, in this epoch. In a cluster the drive says so.
-    pub(crate) fn has_pool(&self, epoch: u32) -> Result<(), DriveError> {
+    /// Says that it has the pool, in this epoch, with that metadata. In a cluster the drive says so.
+    pub(crate) fn has_pool(
+        &self,
+        epoch: u32,
+        metadata: Option<Weak<MetadataOnDrives>>,
+    ) -> Result<(), DriveError> {
         match self {
             Self::Cluster(_) => Ok(()),
-            Self::Sleds(node) => node.set_state(NodeState::Serves(epoch)),
+            Self::Sleds(node) => {
+                if let Some(metadata) = metadata {
+                    // It has the pool once: who loses it starts anew.
+                    let _ = node.metadata.set(metadata);
+                }
+                node.set_state(NodeState::Serves(epoch))
+            }
         }
     }
 
-    /// Whether this node reaches where they meet, so that it can serve the pool: its cluster, or half of its drives.
+    /// Whether this node reaches where they meet, so that it can serve the pool: its cluster, or half of its drives, or of those
+    /// that hold the metadata.
     pub(crate) fn reaches(&self) -> bool {
         match self {
             // What it says is of no interest: it answers.
@@ -215,7 +284,14 @@ impl Node {
                 let _ = node.owner();
                 true
             }
-            Self::Sleds(node) => node.reaches(),
+            Self::Sleds(node) => {
+                if let Some(metadata) = node.metadata.get().and_then(Weak::upgrade) {
+                    let answered = metadata.state().names;
+                    let all = answered.len();
+                    node.decide_by(&Holders { answered, all });
+                }
+                node.reaches()
+            }
         }
     }
 }

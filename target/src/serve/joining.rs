@@ -62,6 +62,7 @@ impl Standby<'_> {
         let mut watch = Watch::new(self.node.clone(), self.request)?;
         let mut answers = Answers::new(self);
         let mut preparing = None;
+        let mut ahead = None;
         let mut turn = None;
         let mut told = String::new();
         loop {
@@ -81,7 +82,8 @@ impl Standby<'_> {
                     }
                     Ok(Verdict::Take(from)) => {
                         answers.end().await;
-                        self.take(from, preparing.take(), &mut told).await
+                        let ahead = made_by(preparing.take()).await?.or(ahead.take());
+                        self.take(from, ahead, &mut told).await
                     }
                     Ok(Verdict::Wait(machine)) => {
                         turn = None;
@@ -91,9 +93,14 @@ impl Standby<'_> {
                             *front = self.open_front(&who).await?;
                         }
                         if front.is_some() && preparing.is_none() {
-                            preparing = Some(prepare(self.request)?);
+                            preparing = Some(prepare(self.request, ahead.take())?);
                         }
                         tokio::time::sleep(LOOK_INTERVAL).await;
+                        Ok(None)
+                    }
+                    Err(_) if preparing.is_some() && self.node.is_on_sleds() => {
+                        // A drive that answers may say that the others have nothing newer. Only one can have it open to read that.
+                        ahead = made_by(preparing.take()).await?;
                         Ok(None)
                     }
                     Err(failure) => {
@@ -151,14 +158,13 @@ impl Standby<'_> {
     async fn take(
         &self,
         from: From,
-        preparing: Option<Preparing>,
+        ahead: Option<Ahead>,
         told: &mut String,
     ) -> Result<Option<OpenPool>, Failure> {
         if !self.is_first().await {
             return Ok(None);
         }
         tracing::info!("the pool has no owner: this node takes it over");
-        let ahead = made_by(preparing).await?;
         let node = self.node.clone();
         match take(self.request, (node, from), &self.around.control, ahead).await {
             Err(failure) if failure.kind == ErrorKind::Unavailable => {

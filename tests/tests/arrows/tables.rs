@@ -500,6 +500,7 @@ const PROGRAM: House = House {
                 "again",
                 "announcement",
                 "errors",
+                "import",
                 "opened_drive",
                 "options",
                 "pool",

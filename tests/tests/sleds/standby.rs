@@ -167,6 +167,98 @@ fn a_pool_goes_over_with_one_of_three_sleds_lost_and_stays_where_it_is_with_two_
 }
 
 #[test]
+fn with_one_of_two_sleds_lost_the_other_one_decides_and_the_lost_one_alone_does_not() {
+    let mut offered = Offered::<2>::new(2, 140);
+    let [first, standby] = [0, 1].map(|at| offered.start(at));
+    standby.logs("the pool's folder is prepared", PATIENCE);
+    let at = offered.listen[0].clone();
+    let mut all = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    offered.sleds[1].kill();
+    // The owner goes on, and the other sled says that the lost one has nothing newer.
+    let after = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 20, |_| ()).await
+    });
+    assert!(all.is_whole() && after.is_whole());
+    all.extend(after);
+    first.kill_hard();
+    standby.prints("ready", PATIENCE);
+    let owner = standby;
+    let at = offered.listen[1].clone();
+    let seen = all.clone();
+    with_volume(&at, async move |paths| verify(&paths, seen).await);
+    let after = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 40, |_| ()).await
+    });
+    assert!(after.is_whole());
+    all.extend(after);
+    // A node that starts now waits for the sled that is there, and for nothing else, and the pool can go there.
+    let next = offered.start(0);
+    assert!(next.ready_line().starts_with("standby"));
+    wait_for("a standby that the owner knows", PATIENCE, || {
+        let moved = onefold(&["pool", "move", "--pool", text(&offered.pools[1])]);
+        moved.status.success().then_some(())
+    });
+    next.prints("ready", PATIENCE);
+    let standby = owner;
+    standby.prints("standby", PATIENCE);
+    // What the lost sled has is older, so nobody takes the pool with that one alone.
+    offered.sleds[0].stands_still(true);
+    next.kill_hard();
+    offered.sleds[1].start();
+    wait_for("the node on the sled", PATIENCE, || {
+        let nodes = onefold(&["pool", "nodes", &offered.sleds[1].drive, "--json"]);
+        let nodes: serde_json::Value = serde_json::from_slice(&nodes.stdout).ok()?;
+        nodes.as_array().filter(|nodes| !nodes.is_empty()).map(drop)
+    });
+    let said = |what| standby.log().matches(what).count();
+    let (takes, knows_not) = (
+        "this node takes it over",
+        "whether the pool has an owner is not known",
+    );
+    let (taken, asked) = (said(takes), said(knows_not));
+    wait_for("it to ask the drives", PATIENCE, || {
+        (said(knows_not) > asked + 2).then_some(())
+    });
+    assert_eq!(said(takes), taken);
+    offered.sleds[0].stands_still(false);
+    standby.prints("ready", PATIENCE);
+    with_volume(&at, async move |paths| verify(&paths, all).await);
+    assert!(standby.stop().success());
+    assert_consistent(&offered.pools[1]);
+}
+
+#[test]
+fn with_sleds_lost_one_after_the_other_the_last_one_is_enough_for_the_next_node() {
+    let mut offered = Offered::<2>::new(3, 150);
+    let [first, standby] = [0, 1].map(|at| offered.start(at));
+    standby.logs("the pool's folder is prepared", PATIENCE);
+    let at = offered.listen[0].clone();
+    let mut all = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    for (lost, from) in [(2, 20), (0, 40)] {
+        offered.sleds[lost].kill();
+        // When these are acknowledged the others know that it is lost.
+        let after = with_volume(&at, async move |paths| {
+            write_rounds(&paths, BLOCKS, 20, from, |_| ()).await
+        });
+        assert!(after.is_whole());
+        all.extend(after);
+    }
+    first.kill_hard();
+    standby.prints("ready", PATIENCE);
+    let at = offered.listen[1].clone();
+    with_volume(&at, async move |paths| verify(&paths, all).await);
+    // A check looks at all drives.
+    offered.sleds[0].start();
+    offered.sleds[2].start();
+    assert!(standby.stop().success());
+    assert_consistent(&offered.pools[1]);
+}
+
+#[test]
 fn a_node_that_loses_two_of_three_sleds_at_once_ends_and_its_host_goes_on_when_they_are_back() {
     let mut offered = Offered::<2>::new(3, 70);
     let [first, standby] = [0, 1].map(|at| offered.start(at));
