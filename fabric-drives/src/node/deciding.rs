@@ -39,6 +39,14 @@ impl Deciding {
         }
     }
 
+    /// Whether half of those that decide answer, or more: so many are enough for who has the pool, because no other node takes it with
+    /// the rest.
+    pub(super) fn is_half<T>(&self, answers: &[Option<T>], now: Instant) -> bool {
+        let is_there = |at: &&usize| answers.get(**at).is_some_and(Option::is_some);
+        let answered = self.places.iter().filter(is_there).count();
+        now < self.until && answered > 0 && answered * 2 >= self.all
+    }
+
     /// The answers of those that decide; `None` if they are not more than half, or were found too long ago. As many are `None` as do not answer.
     fn among<T>(&self, answers: Vec<Option<T>>, now: Instant) -> Option<Vec<Option<T>>> {
         let is_its = |(at, answer): (usize, Option<T>)| match self.places.contains(&at) {
@@ -117,6 +125,18 @@ mod tests {
         let by = Deciding::new(&holders(&["a", "c"], 3), &["a", "b", "c", "d"], now);
         let decided = super::deciding(vec![Some(7), None, Some(8), None], Some(&by), now);
         assert_eq!(decided, Some(vec![Some(7), Some(8), None]));
+    }
+
+    #[test]
+    fn half_of_those_that_hold_the_metadata_are_enough_for_who_has_the_pool() {
+        let now = Instant::now();
+        let by = Deciding::new(&holders(&["a", "b"], 2), &DRIVES, now);
+        let is_half = |answers: [Option<()>; 3]| by.is_half(&answers, now);
+        assert!(is_half([Some(()), None, None]) && is_half([None, Some(()), None]));
+        assert!(!is_half([None, None, Some(())]), "it holds nothing");
+        assert!(!by.is_half(&[Some(()), Some(()), None], now + VALID));
+        let nothing = Deciding::new(&holders(&[], 0), &DRIVES, now);
+        assert!(!nothing.is_half(&[Some(()), None, None], now));
     }
 
     #[test]

@@ -344,13 +344,16 @@ impl Node {
         DriveError::new(ErrorKind::Unreachable, self.drive(), text)
     }
 
-    /// Whether this node reaches half of the drives or more, or of those that decide: as long as it does, it can serve the pool.
+    /// Whether this node reaches half of the drives or more, or of those that hold the metadata: as long as it does, it can serve the
+    /// pool.
     #[must_use]
     pub fn reaches(&self) -> bool {
         let seen = self.ask(Ask::Look);
         let seen: Vec<_> = seen.into_iter().map(|seen| seen?.ok()).collect();
         let answered = seen.iter().flatten().count();
-        answered * 2 >= self.drives.len() || self.deciding(seen).is_some()
+        let by = self.deciding.lock().unwrap_or_else(PoisonError::into_inner);
+        let by = by.as_ref();
+        answered * 2 >= self.drives.len() || by.is_some_and(|by| by.is_half(&seen, Instant::now()))
     }
 
     /// Who owns the pool.
