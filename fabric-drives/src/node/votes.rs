@@ -151,15 +151,15 @@ pub(crate) fn machines(answers: &Answers) -> Result<(Option<String>, BTreeSet<St
     Ok((owner.and_then(named), others))
 }
 
-/// Numbers that this process may have, the best one first: those that nobody has had, and then those of who keeps them no more. What
-/// is known of the last owner goes last.
+/// Numbers that this process may have, the best one first: those that nobody has had, and then those of who keeps them no more. Who has
+/// a number forgets what was known of the one before, so those of owners go last, and that of the last owner behind all others.
 pub(crate) fn free_numbers(answers: &Answers, numbers: u16) -> Result<Vec<u16>, TooFew> {
     let known = known(answers)?;
     let entries = |number: u16| {
         let all = answers.iter().flatten().flatten();
         all.filter(move |entry| entry.number == number)
     };
-    let mut free: Vec<(u8, u16)> = Vec::new();
+    let mut free: Vec<(u8, u32, u16)> = Vec::new();
     for number in 0..numbers {
         let is_gone = |entry: &TableEntry| {
             let said = Said::parse(&entry.text);
@@ -168,16 +168,14 @@ pub(crate) fn free_numbers(answers: &Answers, numbers: u16) -> Result<Vec<u16>, 
         if entries(number).any(|entry| entry.is_kept() && !is_gone(entry)) {
             continue;
         }
-        let mut of_number = known.iter().filter(|known| known.number == number);
-        let rank = match (entries(number).next(), of_number.next()) {
-            (None, _) => 0,
-            (Some(_), Some(known)) if known.said.state.epoch() > 0 => 2,
-            (Some(_), _) => 1,
-        };
-        free.push((rank, number));
+        let of_number = known.iter().filter(|known| known.number == number);
+        let epochs = of_number.map(|known| known.said.state.epoch());
+        let epoch = epochs.max().unwrap_or(0);
+        let rank = u8::from(entries(number).next().is_some());
+        free.push((rank, epoch, number));
     }
     free.sort_unstable();
-    Ok(free.into_iter().map(|(_, number)| number).collect())
+    Ok(free.into_iter().map(|(_, _, number)| number).collect())
 }
 
 #[cfg(test)]
@@ -210,6 +208,17 @@ mod tests {
 
     fn a(kept: bool) -> Option<Vec<TableEntry>> {
         Some(vec![entry(0, "a", NodeState::Serves(7), kept)])
+    }
+
+    #[test]
+    fn of_numbers_that_all_had_the_pool_that_of_the_last_owner_is_taken_last() {
+        let owners = [(0, 9), (1, 4), (2, 6)]
+            .map(|(number, epoch)| entry(number, "a", NodeState::Left(epoch), false));
+        let waited = entry(3, "b", NodeState::Standby, false);
+        let lives = entry(4, "c", NodeState::Standby, true);
+        let table: Vec<_> = owners.into_iter().chain([waited, lives]).collect();
+        let free = free_numbers(&[Some(table)], 6);
+        assert_eq!(free, Ok(vec![5, 3, 1, 2, 0]));
     }
 
     #[test]
