@@ -296,7 +296,10 @@ impl Node {
                 if !is_change && *there == newest {
                     continue;
                 }
-                let of_sled = replaces.entry(by[&table.sled]).or_default();
+                let Some(at) = by.get(&table.sled) else {
+                    continue;
+                };
+                let of_sled = replaces.entry(*at).or_default();
                 of_sled.push((table.namespace, there.revision()));
             }
             if replaces.is_empty() {
