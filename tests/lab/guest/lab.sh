@@ -47,6 +47,15 @@ stage() { # NAME NETEM-ARGUMENTS
   local name=$1; shift
   await "$name" 300; tc qdisc replace dev eth0 root netem "$@" || die netem; signal "$name-on"
 }
+# hear_events FILE: from here on the kernel's events are written to FILE. It listens when this returns: what we cause
+# ourselves has been heard.
+hear_events() {
+  local n=0
+  uevent env >"$1" & listener=$!
+  until grep -q '^DEVPATH=/devices/virtual/mem/null$' "$1"; do
+    echo change >/sys/devices/virtual/mem/null/uevent; sleep 0.1; n=$((n+1)); [ $n -lt 300 ] || die "nobody hears the kernel's events"
+  done
+}
 # attach ADDRESS [nvme connect arguments]: connects and prints the block device of the first namespace (or of NSID=n)
 attach() {
   local address=$1; shift

@@ -66,7 +66,7 @@ show set-feature "$ctrl" -f 6 --value=1 --save
 # A warning in time: Linux asks for no SMART events by itself, an administrator can.
 wanted=$(printf '%d' "0x$(feature 0xb 0)")
 show set-feature "$ctrl" -f 0xb --value=$((wanted | 0xff))
-uevent env >/tmp/uevents & listener=$!; sleep 1
+hear_events /tmp/uevents
 dd if=/dev/urandom of="$disk" bs=1M count=$(($2 / 1048576)) oflag=direct conv=fsync 2>/dev/null || die "dd"
 n=0; until grep -q 'NVME_AEN=0x020201' /tmp/uevents; do sleep 0.2; n=$((n+1)); [ $n -lt 600 ] || { cat /tmp/uevents; nvme smart-log "$ctrl"; die "no event"; }; done
 kill $listener

@@ -88,7 +88,7 @@ nvme discover $at --persistent --keep-alive-tmo=30 >/dev/null || die "discover -
 stays=
 for c in /sys/class/nvme/nvme*; do [ "$(cat $c/cntrltype 2>/dev/null)" = discovery ] && stays=${c##*/}; done
 [ -n "$stays" ] || die "no discovery controller stays"
-uevent env >/tmp/uevents & listener=$!
+hear_events /tmp/uevents
 signal offer; await offered
 n=0; until grep -q 'NVME_AEN=0x70f002' /tmp/uevents; do sleep 0.2; n=$((n+1)); [ $n -lt 150 ] || { cat /tmp/uevents; die "no event of the discovery log"; }; done
 kill $listener
