@@ -88,6 +88,17 @@ impl Rounds {
     pub(crate) fn end(&self) {
         lock(&self.inner).plan.end(reactor::now());
     }
+
+    /// As if a round had ended that acknowledged so many, and lasted so long that the next one may wait for them until then.
+    #[cfg(test)]
+    pub(crate) fn acknowledged(&self, count: u64, until: Instant) {
+        let mut inner = lock(&self.inner);
+        inner.plan.last = Some(Last {
+            ended: until - GATHER_MAX,
+            took: GATHER_MAX,
+            wanted: inner.plan.arrived + count,
+        });
+    }
 }
 
 /// When a round begins. It counts the flushes that were asked for.

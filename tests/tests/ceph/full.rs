@@ -19,7 +19,9 @@ fn a_cluster_without_room_refuses_writes_and_the_pool_goes_on_when_it_has_some()
     let drive = ceph.address("pool", "full", "onefold");
     let at = pool.to_str().expect("test folders are UTF-8");
     let file = format!("{}=2G", folder.path().join("file").display());
-    let serve = ["serve", "--pool", at, "--create", "128M", "--drive"];
+    let serve = [
+        "serve", "--pool", at, "--create", "128M", "--listen", &listen, "--drive",
+    ];
     let small = format!("{drive}=512M");
     let beside = format!("{drive}=2G");
     for (drives, words) in [

@@ -3,14 +3,15 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use drives::{BLOCK_BYTES, FaultDrive, FaultPlan};
 use meta::{
     Compression, FingerprintFunction, JournalMedia, MemoryMedia, MemoryStore, VerifyPolicy,
 };
-use reactor::{Buffer, BufferPool};
+use reactor::{Buffer, BufferPool, Config};
 
 use super::{flush_and_note, flush_upto};
 use crate::ablation::{self, Broken};
@@ -183,6 +184,18 @@ struct WithData {
     inner: Arc<MemoryMedia>,
     drive: Arc<FaultDrive>,
     fails: AtomicBool,
+    syncs: AtomicU64,
+}
+
+impl WithData {
+    fn new(inner: &Arc<MemoryMedia>, drive: &Arc<FaultDrive>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: inner.clone(),
+            drive: drive.clone(),
+            fails: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+        })
+    }
 }
 
 impl JournalMedia for WithData {
@@ -202,6 +215,7 @@ impl JournalMedia for WithData {
         if self.fails.load(Ordering::Relaxed) || !self.drive.flush_now() {
             return Err(std::io::Error::other("the process is dead"));
         }
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         self.inner.sync()
     }
 
@@ -218,14 +232,7 @@ fn read_after_a_sync_that_failed(seed: u64) -> Result<u8, crate::EngineError> {
     };
     let drive = Arc::new(FaultDrive::new(LABEL_BLOCKS + 64, plan.clone()));
     let (inner, store) = (Arc::new(MemoryMedia::new(4 << 20)), Arc::default());
-    let with_data = |drive: &Arc<FaultDrive>| {
-        Arc::new(WithData {
-            inner: inner.clone(),
-            drive: drive.clone(),
-            fails: AtomicBool::new(false),
-        })
-    };
-    let journal = with_data(&drive);
+    let journal = WithData::new(&inner, &drive);
     let engine = engine_of(true, drive.clone(), journal.clone(), Arc::clone(&store));
     let volume = volume_of(&engine);
     let buffers = BufferPool::new(1 << 20).expect("memory");
@@ -247,7 +254,8 @@ fn read_after_a_sync_that_failed(seed: u64) -> Result<u8, crate::EngineError> {
     drop(volume);
     drop(engine);
     let drive = Arc::new(drive.crash(plan));
-    let engine = engine_of(true, drive.clone(), with_data(&drive), store);
+    let journal = WithData::new(&inner, &drive);
+    let engine = engine_of(true, drive, journal, store);
     let volume = engine.volume("v").expect("it is there");
     let (result, found) = done(volume.read(0, filled(&buffers, 0)));
     result.map(|()| found[0])
@@ -266,4 +274,28 @@ fn what_the_journal_has_and_a_process_lost_from_memory_is_as_if_it_was_never_wri
     let is_noticed = (0..16).any(|seed| read_after_a_sync_that_failed(seed).is_err());
     ablation::set(None);
     assert!(is_noticed, "the journal may say what its sync has not done");
+}
+
+#[test]
+fn a_flush_waits_for_the_writes_that_the_last_one_acknowledged_and_takes_them_along() {
+    let drive = Arc::new(FaultDrive::new(LABEL_BLOCKS + 64, FaultPlan::default()));
+    let journal = WithData::new(&Arc::new(MemoryMedia::new(4 << 20)), &drive);
+    let engine = engine_of(true, drive, journal.clone(), Arc::default());
+    let volume = volume_of(&engine);
+    let buffers = BufferPool::new(1 << 20).expect("memory");
+    let syncs = || journal.syncs.load(Ordering::Relaxed);
+    let before = syncs();
+    let both = async {
+        let soon = reactor::now() + Duration::from_secs(60);
+        engine.shared.rounds.acknowledged(2, soon);
+        let mut first = Box::pin(volume.write(0, filled(&buffers, 1), false));
+        assert!(settled(first.as_mut()).is_pending());
+        assert_eq!(syncs(), before, "the other one was not awaited");
+        let second = volume.write(FAR, filled(&buffers, 2), false);
+        let (first, second) = futures_util::future::join(first, second).await;
+        first.0.expect("durable");
+        second.0.expect("durable");
+    };
+    reactor::run(Config::default(), both).expect("a reactor");
+    assert_eq!(syncs(), before + 1, "one flush for both");
 }
