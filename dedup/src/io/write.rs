@@ -37,7 +37,7 @@ use crate::stages::Stage;
 use crate::sync::gate::Entry;
 use crate::sync::wait::{Event, lock};
 use crate::{EngineError, Result};
-use claiming::{claim_job, not_resident, note_old, undo_claims};
+use claiming::{claim_job, is_among, not_resident, note_old, undo_claims};
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
@@ -309,8 +309,38 @@ impl Batch {
 
     /// Looks up every content that has no block yet.
     fn claim(&mut self) -> Result<()> {
+        for job in &self.jobs {
+            if let Some(command) = &job.command {
+                let map = command.volume.pages();
+                note_old(&map, command.start, &mut self.items[job.items.clone()]);
+            }
+        }
+        // What is not needed any more goes when the state is not locked.
+        let mut void = Vec::new();
+        let shared = self.shared.clone();
+        {
+            let state = shared.state.share();
+            if state.is_shareable() {
+                self.claim_in(&state, &mut void)?;
+                let wants_eviction = state.wants_eviction();
+                drop(state);
+                if wants_eviction {
+                    lock(&shared.state).evict_some();
+                }
+                return Ok(());
+            }
+        }
+        let mut state = lock(&shared.state);
+        self.claim_in(&state, &mut void)?;
+        for New { item, pba, .. } in &self.new {
+            state.note_new(*pba, self.items[*item as usize].fingerprint);
+        }
+        state.evict_some();
+        Ok(())
+    }
+
+    fn claim_in(&mut self, state: &State, void: &mut Vec<Kept>) -> Result<()> {
         let Self {
-            shared,
             jobs,
             items,
             new,
@@ -318,15 +348,6 @@ impl Batch {
             flight,
             ..
         } = self;
-        // What is not needed any more goes when the state is not locked.
-        let mut void = Vec::new();
-        for job in jobs.iter() {
-            if let Some(command) = &job.command {
-                let map = command.volume.pages();
-                note_old(&map, command.start, &mut items[job.items.clone()]);
-            }
-        }
-        let mut state = lock(&shared.state);
         state.check_writable()?;
         for job in jobs.iter_mut() {
             let Some(command) = &job.command else {
@@ -349,27 +370,19 @@ impl Batch {
                 continue;
             }
             let first_new = new.len();
-            job.progress = claim_job(
-                &mut state,
-                &mut taking_off,
-                (number, job),
-                items,
-                packing,
-                new,
-            );
+            job.progress = claim_job(state, &mut taking_off, (number, job), items, packing, new);
             if let Progress::Full = job.progress {
                 void.append(&mut job.kept);
                 undo_claims(
-                    &mut state,
+                    state,
                     &mut taking_off,
                     &mut items[job.items.clone()],
                     packing,
-                    new.drain(first_new..),
+                    new.split_off(first_new),
                 );
             }
         }
         *flight = state.take_off(taking_off);
-        state.evict_some();
         Ok(())
     }
 
@@ -541,16 +554,16 @@ impl Batch {
     /// The new blocks are written: others may share them.
     fn land(&mut self) {
         if self.flight.is_some() {
-            let landed = self.land_in(&mut lock(&self.shared.state));
+            let landed = self.land_in(&self.shared.state.share());
             self.has_landed(landed);
         }
     }
 
-    fn land_in(&self, state: &mut State) -> Option<Arc<Event>> {
+    fn land_in(&self, state: &State) -> Option<Arc<Event>> {
         let flight = self.flight?;
         for New { item, pba, .. } in &self.new {
             if let Crc::Known(crc32c) = self.items[*item as usize].crc {
-                state.blocks.entry(*pba).crc32c = crc32c;
+                state.blocks.set_crc32c(*pba, crc32c);
             }
         }
         state.land(flight)
@@ -577,7 +590,7 @@ impl Batch {
             self.give_back(*number);
         }
         if !unchanged.is_empty() {
-            let sequence = lock(&self.shared.state).last_change;
+            let sequence = self.shared.state.share().last_change();
             let appended = appended_upto(&self.shared, sequence).await;
             for number in unchanged {
                 self.finish(*number, appended.clone().map(|()| sequence));
@@ -632,7 +645,7 @@ impl Batch {
         }
         let items = &mut self.items[self.jobs[number].items.clone()];
         let taken = items.iter_mut().filter_map(|item| item.taken.take());
-        lock(&self.shared.state).give_back_all(taken);
+        self.shared.state.share().give_back_all(taken);
     }
 
     /// Gives everything back that the batch holds.
@@ -646,21 +659,22 @@ impl Batch {
         }
         self.jobs.iter_mut().for_each(|job| job.kept.clear());
         let landed = {
-            let mut state = lock(&self.shared.state);
+            let state = self.shared.state.share();
+            // Others may have an abandoned block for something else at once: its references are not given back one by one.
+            let taken = self.items.iter_mut().filter_map(|item| item.taken.take());
+            for pba in taken.filter(|pba| !is_among(&self.new, *pba)) {
+                state.give_back(pba);
+            }
             for New { pba, .. } in self.new.drain(..) {
                 for place in self.shared.drives.all_places(pba).iter() {
                     if self.in_doubt.contains(&place.drive) {
-                        state.space.doubt(pba.container(), place.drive);
+                        state.space().doubt(pba.container(), place.drive);
                     }
                 }
                 state.abandon(pba, self.writing);
             }
-            for pba in self.items.iter_mut().filter_map(|item| item.taken.take()) {
-                state.give_back_if_any(pba);
-            }
             self.in_doubt.clear();
-            let durable = state.durable;
-            state.space.release(durable);
+            state.space().release(state.durable);
             self.flight.take().and_then(|flight| state.land(flight))
         };
         self.leave_gate();
@@ -766,7 +780,7 @@ impl Batch {
                 }
                 Progress::Full => {
                     attempts += 1;
-                    if lock(&self.shared.state).space.is_withheld()
+                    if lock(&self.shared.state).space().is_withheld()
                         || attempts > RECLAIM_ATTEMPTS
                         || !reclaim_space(&self.shared).await
                     {

@@ -8,6 +8,7 @@ pub(crate) mod block_table;
 pub(crate) mod deferred_dedup;
 pub(crate) mod domain;
 pub(crate) mod eviction;
+pub(crate) mod flights;
 pub(crate) mod index;
 pub(crate) mod last_changes;
 pub(crate) mod map_lock;

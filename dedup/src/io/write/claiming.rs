@@ -7,8 +7,9 @@ use super::{Crc, Item, Job, New, Progress};
 use crate::io::packing::Packing;
 use crate::io::verify::Check;
 use crate::metadata::block_table::BlockTable;
+use crate::metadata::flights::Flight;
 use crate::metadata::page_map::PageMap;
-use crate::metadata::state::{Claim, Flight, State, Wanted};
+use crate::metadata::state::{Claim, State, Wanted};
 
 /// Notes what a command's sub-blocks are mapped to, for hosts and in the map itself. Its range is locked, so that stays so.
 pub(super) fn note_old(map: &PageMap, start: u64, items: &mut [Item]) {
@@ -34,14 +35,14 @@ pub(super) fn not_resident(blocks: &BlockTable, items: &[Item]) -> Vec<Pba> {
 
 /// Looks up every content of a command that has no block yet.
 pub(super) fn claim_job(
-    state: &mut State,
+    state: &State,
     flight: &mut Flight,
     (number, job): (u32, &Job),
     items: &mut [Item],
     packing: &mut Packing,
     new: &mut Vec<New>,
 ) -> Progress {
-    let mut waits = Vec::new();
+    let (mut waits, mut has_to_wait) = (Vec::new(), false);
     let mut loads = Vec::new();
     let mut asks = false;
     let (is_compared, is_again) = job.command.as_ref().map_or((false, false), |command| {
@@ -83,7 +84,10 @@ pub(super) fn claim_job(
                     pba,
                 });
             }
-            Claim::Wait(event) => waits.push(event),
+            Claim::Wait(mut events) => {
+                waits.append(&mut events);
+                has_to_wait = true;
+            }
             Claim::Load(pba) => loads.push(pba),
             Claim::Ask => asks = true,
             Claim::Full => return Progress::Full,
@@ -95,23 +99,28 @@ pub(super) fn claim_job(
         Progress::Loads(loads)
     } else if asks {
         Progress::Asks
-    } else if waits.is_empty() {
-        Progress::Claimed
-    } else {
+    } else if has_to_wait {
         Progress::Waits(waits)
+    } else {
+        Progress::Claimed
     }
 }
 
 /// A command that found no room gives back what it claimed so far. Nobody else refers to its new
 /// blocks yet: those who could come after it.
 pub(super) fn undo_claims(
-    state: &mut State,
+    state: &State,
     flight: &mut Flight,
     items: &mut [Item],
     packing: &mut Packing,
-    new: impl DoubleEndedIterator<Item = New>,
+    new: Vec<New>,
 ) {
-    for New { item, pba, .. } in new.rev() {
+    // Others may have an abandoned block for something else at once: its references are not given back one by one.
+    let taken = items.iter_mut().filter_map(|item| item.taken.take());
+    for pba in taken.filter(|pba| !is_among(&new, *pba)) {
+        state.give_back(pba);
+    }
+    for New { item, pba, .. } in new.into_iter().rev() {
         flight.stay(pba);
         state.abandon(pba, false);
         if pba.is_fragment()
@@ -120,9 +129,10 @@ pub(super) fn undo_claims(
             pack.take_back();
         }
     }
-    for pba in items.iter_mut().filter_map(|item| item.taken.take()) {
-        state.give_back_if_any(pba);
-    }
-    let durable = state.durable;
-    state.space.release(durable);
+    state.space().release(state.durable);
+}
+
+/// Whether a block is one of these.
+pub(super) fn is_among(new: &[New], pba: Pba) -> bool {
+    new.iter().any(|new| new.pba == pba)
 }
