@@ -37,7 +37,7 @@ use crate::stages::Stage;
 use crate::sync::gate::Entry;
 use crate::sync::wait::{Event, lock};
 use crate::{EngineError, Result};
-use claiming::{claim_job, is_among, not_resident, note_old, undo_claims};
+use claiming::is_among;
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
@@ -305,85 +305,6 @@ impl Batch {
         // Only with nothing of our own in flight may anybody wait: a circle of commands that wait for
         // each other cannot close. So the new blocks land in here, whatever happens.
         self.commit().await;
-    }
-
-    /// Looks up every content that has no block yet.
-    fn claim(&mut self) -> Result<()> {
-        for job in &self.jobs {
-            if let Some(command) = &job.command {
-                let map = command.volume.pages();
-                note_old(&map, command.start, &mut self.items[job.items.clone()]);
-            }
-        }
-        // What is not needed any more goes when the state is not locked.
-        let mut void = Vec::new();
-        let shared = self.shared.clone();
-        {
-            let state = shared.state.share();
-            if state.is_shareable() {
-                self.claim_in(&state, &mut void)?;
-                let wants_eviction = state.wants_eviction();
-                drop(state);
-                if wants_eviction {
-                    lock(&shared.state).evict_some();
-                }
-                return Ok(());
-            }
-        }
-        let mut state = lock(&shared.state);
-        self.claim_in(&state, &mut void)?;
-        for New { item, pba, .. } in &self.new {
-            state.note_new(*pba, self.items[*item as usize].fingerprint);
-        }
-        state.evict_some();
-        Ok(())
-    }
-
-    fn claim_in(&mut self, state: &State, void: &mut Vec<Kept>) -> Result<()> {
-        let Self {
-            jobs,
-            items,
-            new,
-            packing,
-            flight,
-            ..
-        } = self;
-        state.check_writable()?;
-        for job in jobs.iter_mut() {
-            let Some(command) = &job.command else {
-                continue;
-            };
-            if !state.volumes.contains_key(&command.volume.id) {
-                job.progress = Progress::Gone;
-                continue;
-            }
-            let missing = not_resident(&state.blocks, &items[job.items.clone()]);
-            if !missing.is_empty() {
-                job.progress = Progress::Loads(missing);
-            }
-        }
-        let wanted = items.iter().map(|item| &item.fingerprint);
-        state.prefetch(wanted, items.iter().filter_map(|item| item.old));
-        let mut taking_off = state.new_flight();
-        for (number, job) in (0..).zip(jobs.iter_mut()) {
-            if job.is_told() || matches!(job.progress, Progress::Gone | Progress::Loads(_)) {
-                continue;
-            }
-            let first_new = new.len();
-            job.progress = claim_job(state, &mut taking_off, (number, job), items, packing, new);
-            if let Progress::Full = job.progress {
-                void.append(&mut job.kept);
-                undo_claims(
-                    state,
-                    &mut taking_off,
-                    &mut items[job.items.clone()],
-                    packing,
-                    new.split_off(first_new),
-                );
-            }
-        }
-        *flight = state.take_off(taking_off);
-        Ok(())
     }
 
     /// Writes the new blocks, and meanwhile reads the blocks that are to be compared.

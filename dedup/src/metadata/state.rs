@@ -584,11 +584,18 @@ impl State {
             return before(&self.blocks);
         }
         let fingerprint = self.blocks.get(pba).fingerprint;
+        #[cfg(test)]
+        let too_early = crate::ablation::is(crate::ablation::Broken::LoseUnguarded)
+            .then(|| self.blocks.lose(pba));
         let freed = {
             let mut place = self.place_of(&fingerprint);
             let mut packs = self.packs_of(pba);
             before(&self.blocks);
-            let Some(left) = self.blocks.lose(pba) else {
+            #[cfg(not(test))]
+            let left = self.blocks.lose(pba);
+            #[cfg(test)]
+            let left = too_early.unwrap_or_else(|| self.blocks.lose(pba));
+            let Some(left) = left else {
                 drop((place, packs));
                 // Only a store that contradicts itself can say so.
                 return self.make_read_only(format!(

@@ -3,16 +3,100 @@
 
 use meta::{Pba, VerifyPolicy};
 
-use super::{Crc, Item, Job, New, Progress};
+use super::{Batch, Crc, Item, Job, New, Progress};
+use crate::Result;
 use crate::io::packing::Packing;
 use crate::io::verify::Check;
 use crate::metadata::block_table::BlockTable;
 use crate::metadata::flights::Flight;
 use crate::metadata::page_map::PageMap;
 use crate::metadata::state::{Claim, State, Wanted};
+use crate::pool::comparisons::Kept;
+use crate::sync::wait::lock;
+
+impl Batch {
+    /// Looks up every content that has no block yet.
+    pub(super) fn claim(&mut self) -> Result<()> {
+        for job in &self.jobs {
+            if let Some(command) = &job.command {
+                let map = command.volume.pages();
+                note_old(&map, command.start, &mut self.items[job.items.clone()]);
+            }
+        }
+        // What is not needed any more goes when the state is not locked.
+        let mut void = Vec::new();
+        let shared = self.shared.clone();
+        {
+            let state = shared.state.share();
+            if state.is_shareable() {
+                self.claim_in(&state, &mut void)?;
+                let wants_eviction = state.wants_eviction();
+                drop(state);
+                if wants_eviction {
+                    lock(&shared.state).evict_some();
+                }
+                return Ok(());
+            }
+        }
+        let mut state = lock(&shared.state);
+        self.claim_in(&state, &mut void)?;
+        for New { item, pba, .. } in &self.new {
+            state.note_new(*pba, self.items[*item as usize].fingerprint);
+        }
+        state.evict_some();
+        Ok(())
+    }
+
+    fn claim_in(&mut self, state: &State, void: &mut Vec<Kept>) -> Result<()> {
+        let Self {
+            jobs,
+            items,
+            new,
+            packing,
+            flight,
+            ..
+        } = self;
+        state.check_writable()?;
+        for job in jobs.iter_mut() {
+            let Some(command) = &job.command else {
+                continue;
+            };
+            if !state.volumes.contains_key(&command.volume.id) {
+                job.progress = Progress::Gone;
+                continue;
+            }
+            let missing = not_resident(&state.blocks, &items[job.items.clone()]);
+            if !missing.is_empty() {
+                job.progress = Progress::Loads(missing);
+            }
+        }
+        let wanted = items.iter().map(|item| &item.fingerprint);
+        state.prefetch(wanted, items.iter().filter_map(|item| item.old));
+        let mut taking_off = state.new_flight();
+        for (number, job) in (0..).zip(jobs.iter_mut()) {
+            if job.is_told() || matches!(job.progress, Progress::Gone | Progress::Loads(_)) {
+                continue;
+            }
+            let first_new = new.len();
+            job.progress = claim_job(state, &mut taking_off, (number, job), items, packing, new);
+            if let Progress::Full = job.progress {
+                void.append(&mut job.kept);
+                undo_claims(
+                    state,
+                    &mut taking_off,
+                    &mut items[job.items.clone()],
+                    packing,
+                    new.split_off(first_new),
+                );
+            }
+        }
+        *flight = state.take_off(taking_off);
+        Ok(())
+    }
+}
 
 /// Notes what a command's sub-blocks are mapped to, for hosts and in the map itself. Its range is locked, so that stays so.
-pub(super) fn note_old(map: &PageMap, start: u64, items: &mut [Item]) {
+fn note_old(map: &PageMap, start: u64, items: &mut [Item]) {
     let mut targets = items.iter_mut();
     let end = start + targets.len() as u64;
     let found = map.find_run_of(start, end, |_, mapping, is_own| {
@@ -25,7 +109,7 @@ pub(super) fn note_old(map: &PageMap, start: u64, items: &mut [Item]) {
 }
 
 /// What is mapped now, and only the store knows of.
-pub(super) fn not_resident(blocks: &BlockTable, items: &[Item]) -> Vec<Pba> {
+fn not_resident(blocks: &BlockTable, items: &[Item]) -> Vec<Pba> {
     if blocks.is_whole() {
         return Vec::new();
     }
@@ -34,7 +118,7 @@ pub(super) fn not_resident(blocks: &BlockTable, items: &[Item]) -> Vec<Pba> {
 }
 
 /// Looks up every content of a command that has no block yet.
-pub(super) fn claim_job(
+fn claim_job(
     state: &State,
     flight: &mut Flight,
     (number, job): (u32, &Job),
@@ -108,7 +192,7 @@ pub(super) fn claim_job(
 
 /// A command that found no room gives back what it claimed so far. Nobody else refers to its new
 /// blocks yet: those who could come after it.
-pub(super) fn undo_claims(
+fn undo_claims(
     state: &State,
     flight: &mut Flight,
     items: &mut [Item],
