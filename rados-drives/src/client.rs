@@ -142,6 +142,9 @@ pub(crate) trait Client: Send + Sync {
 
     /// Shuts another client out.
     fn shut_out(&self, address: &str) -> Result<(), Errno>;
+
+    /// An error if the cluster does not permit this client to shut others out. Changes nothing.
+    fn check_may_shut_out(&self) -> Result<(), Errno>;
 }
 
 /// How long a client waits.

@@ -51,7 +51,7 @@ mod shared;
 mod tests;
 mod transfer;
 
-use drives::nodes::Process;
+use drives::nodes::{Ownership, Process};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -133,6 +133,14 @@ impl RadosDrive {
     /// A living process has it, or the cluster does not do it.
     pub async fn claim(&self, owner: Uuid, claim: Claim) -> Result<(), DriveError> {
         self.shared.claim(owner, claim).await
+    }
+
+    /// Who owns it, as this process sees it: a living owner keeps its lease.
+    ///
+    /// # Errors
+    /// The cluster does not say.
+    pub async fn owner(&self) -> Result<Ownership, DriveError> {
+        self.shared.owner().await
     }
 
     /// From now on small writes of these blocks are deferred: they are in memory until a flush, or until

@@ -22,7 +22,7 @@ use crate::options::Limits;
 use crate::registry::Registry;
 use crate::renewer::{Kept, Renewer};
 use crate::seen::{SAYS, nodes_of, ownership, read_described};
-use crate::shared::{Names, caps_of, times, told};
+use crate::shared::{Names, caps_of, may_not_shut_out, times, told};
 
 /// A node's number is renewed so many times while its lease lasts.
 const RENEWALS: u32 = 4;
@@ -89,6 +89,9 @@ impl Node {
         let error = |kind, text: String| DriveError::new(kind, &name, text);
         let client = cluster.connect(times(&limits));
         let client = client.map_err(|refusal| error(refusal.kind, refusal.text))?;
+        if let Err(Errno::NO_ACCESS | Errno::NOT_PERMITTED) = client.check_may_shut_out() {
+            return Err(error(ErrorKind::Io, may_not_shut_out(&caps)));
+        }
         let lease = limits.lease * NUMBER_LEASES;
         let found = free_number(&*client, &drive, &process, lease);
         let found = found.map_err(|errno| {
@@ -292,8 +295,14 @@ impl Kept for Number {
         self.lease / RENEWALS
     }
 
-    fn renew(&mut self) {
-        match self.client.lock(&self.object, &self.cookie, self.lease) {
+    /// The lease of a drive tells of the same cluster.
+    fn drive(&self) -> Option<String> {
+        None
+    }
+
+    fn renew(&mut self) -> bool {
+        let renewed = self.client.lock(&self.object, &self.cookie, self.lease);
+        match renewed {
             Ok(()) => self.has_failed = false,
             Err(error) if !self.has_failed => {
                 self.has_failed = true;
@@ -305,6 +314,7 @@ impl Kept for Number {
             }
             Err(_) => {}
         }
+        renewed != Err(Errno::TIMED_OUT)
     }
 
     fn leave(&mut self) {

@@ -170,6 +170,8 @@ fn changed(changed: Result<(), Errno>) -> Result<(), NotTaken> {
 
 /// The lease of an owner, which a [`Renewer`](crate::renewer::Renewer) keeps.
 pub(crate) struct Lease {
+    /// The drive, in messages.
+    pub(crate) name: String,
     pub(crate) header: String,
     pub(crate) duration: Duration,
     /// All of it is free when nothing is under way.
@@ -191,19 +193,25 @@ impl Kept for Lease {
         self.duration / RENEWALS
     }
 
-    fn renew(&mut self) {
+    fn drive(&self) -> Option<String> {
+        Some(self.name.clone())
+    }
+
+    fn renew(&mut self) -> bool {
         let cookie = self.owner.tenant.to_string();
-        match self.client.lock(&self.header, &cookie, self.duration) {
+        let renewed = self.client.lock(&self.header, &cookie, self.duration);
+        match renewed {
             Ok(()) => self.has_failed = false,
             Err(error @ (Errno::SHUT_OUT | Errno::BUSY)) => {
                 (self.lost)(error);
             }
             Err(error) if !self.has_failed => {
                 self.has_failed = true;
-                tracing::warn!(drive = self.header, %error, "the lease on the drive is not renewed");
+                tracing::warn!(drive = self.name, %error, "the lease on the drive is not renewed");
             }
             Err(_) => {}
         }
+        renewed != Err(Errno::TIMED_OUT)
     }
 
     /// Gives the lock up. If nothing is under way any more, the next owner need not shut this client out.

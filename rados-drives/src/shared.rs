@@ -3,7 +3,7 @@
 //! Guarantees: transfers in flight have [`ROOM_BYTES`] of memory together; what ended in doubt is fenced by a new client, which
 //! shuts the old one out; who was shut out by another owner does nothing any more, and tells it once.
 
-use drives::nodes::Process;
+use drives::nodes::{Ownership, Process};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +17,7 @@ use crate::header::{DRIVE_BYTES_MAX, SIZE, Tenant, header_of, parse_size};
 use crate::options::{Claim, Limits, OpenOptions};
 use crate::owner::{Lease, NotTaken, Take, Wanted, take};
 use crate::renewer::Renewer;
+use crate::seen::ownership;
 
 /// Bytes of transfers in flight.
 pub(crate) const ROOM_BYTES: usize = 64 << 20;
@@ -90,17 +91,22 @@ impl Shared {
         let opened = reactor::unblock(move || {
             let client = connecting.connect(times)?;
             let size = client.attribute(&of_header, SIZE);
-            Ok((client, size))
+            let permitted = client.check_may_shut_out();
+            Ok((client, size, permitted))
         });
         let opened: Result<_, Refusal> = opened.await;
         let error = |kind, text: String| DriveError::new(kind, &name, text);
-        let (client, size) = opened.map_err(|refusal| error(refusal.kind, refusal.text))?;
+        let (client, size, permitted) =
+            opened.map_err(|refusal| error(refusal.kind, refusal.text))?;
         let caps = caps_of(&user, &pool);
         let size = match size {
             Ok(size) => Some(size),
             Err(error) if error.is_missing() => None,
             Err(errno) => return Err(error(ErrorKind::Io, told(errno, &caps, &options.limits))),
         };
+        if let Err(Errno::NO_ACCESS | Errno::NOT_PERMITTED) = permitted {
+            return Err(error(ErrorKind::Io, may_not_shut_out(&caps)));
+        }
         let bytes = match (&size, options.create_bytes) {
             (Some(size), _) => parse_size(size).ok_or_else(|| {
                 let text = format!("its header, the object '{header}', does not say how large it is: it is no drive of Onefold's");
@@ -225,6 +231,13 @@ impl Shared {
         error
     }
 
+    /// See [`RadosDrive::owner`](crate::RadosDrive::owner).
+    pub(crate) async fn owner(&self) -> Result<Ownership, DriveError> {
+        let (client, drive, process) = (self.client()?, self.drive.clone(), self.process.clone());
+        let seen = reactor::unblock(move || ownership(&*client, &drive, &process)).await;
+        seen.map_err(|errno| self.failed(errno, false))
+    }
+
     /// See [`RadosDrive::claim`](crate::RadosDrive::claim).
     pub(crate) async fn claim(
         self: &Arc<Self>,
@@ -318,6 +331,7 @@ impl Shared {
         }
         let (drive, lost) = (Arc::downgrade(self), client.clone());
         let renewer = Renewer::start(Lease {
+            name: self.name.clone(),
             header: self.header.clone(),
             duration: self.limits.lease,
             room: self.room.clone(),
@@ -424,7 +438,16 @@ pub(crate) fn times(limits: &Limits) -> Times {
 /// What to do for a user that may not do something.
 pub(crate) fn caps_of(user: &str, pool: &str) -> String {
     format!(
-        "let client.{user} do it: `ceph auth caps client.{user} mon 'profile rbd' osd 'allow rwx pool={pool}'`"
+        "let client.{user} do it: `ceph auth caps client.{user} mon 'profile rbd' osd 'allow rwx pool={pool}'`; this replaces the caps \
+         that it has (`ceph auth get client.{user}`): add those that it needs besides"
+    )
+}
+
+/// Told where a drive or a node is opened, so that nobody hears of it at the first takeover.
+pub(crate) fn may_not_shut_out(caps: &str) -> String {
+    format!(
+        "the cluster does not permit this user to shut out who had the drive before (`ceph osd blocklist`), so that no node can take \
+         the drive over: {caps}"
     )
 }
 

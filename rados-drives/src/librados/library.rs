@@ -52,6 +52,7 @@ macro_rules! functions {
 functions! {
     rados_create2(*mut Opaque, *const c_char, *const c_char, u64) -> c_int;
     rados_conf_read_file(Opaque, *const c_char) -> c_int;
+    rados_conf_get(Opaque, *const c_char, *mut c_char, usize) -> c_int;
     rados_conf_set(Opaque, *const c_char, *const c_char) -> c_int;
     rados_connect(Opaque) -> c_int;
     rados_shutdown(Opaque);

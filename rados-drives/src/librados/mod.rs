@@ -6,9 +6,10 @@
 //! The functions that are called are those of [`library`].
 
 mod library;
+mod refusals;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +24,7 @@ use crate::client::{
 use crate::ending::Ending;
 pub(crate) use library::before_exit;
 use library::{Library, Opaque};
-
-/// Where Ceph's own tools look first.
-const USUAL_CONF: &str = "/etc/ceph/ceph.conf";
+use refusals::{Key, files_in, refused, unconnected, unread};
 
 /// The name of the lock on a header.
 const LOCK: &CStr = c"onefold";
@@ -42,6 +41,9 @@ const FULL_TRY: c_int = 64;
 /// How long an address stays shut out, in seconds: a year. A client that sleeps for longer than an entry lives could write again.
 /// An entry is a line of the cluster's map.
 const SHUT_OUT_SECONDS: u64 = 365 * 24 * 3600;
+
+/// What monitors take for no address, and the caps of `profile rbd` for one: they look at the caps first, and change nothing then.
+const NO_ADDRESS: &str = "nobody/0";
 
 /// Bytes of an attribute, and of what a list of lock holders has, at most.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -163,13 +165,6 @@ impl CephClient {
     }
 }
 
-fn refused(kind: ErrorKind, text: impl Into<String>) -> Refusal {
-    Refusal {
-        kind,
-        text: text.into(),
-    }
-}
-
 impl Handles {
     /// Configures, connects, and finds the pool.
     fn set_up(
@@ -195,7 +190,7 @@ impl Handles {
             .map_err(|error| refused(ErrorKind::Io, format!("it cannot be configured: {error}")))?;
         // SAFETY: the handle is open.
         let connected = check(unsafe { (self.rados.rados_connect)(self.cluster) });
-        connected.map_err(|error| unconnected(address, error))?;
+        connected.map_err(|error| unconnected(address, error, &Key::find(&self.keyrings())))?;
         let name =
             text(address.pool()).map_err(|error| refused(ErrorKind::Invalid, error.to_string()))?;
         let mut pool = ptr::null_mut();
@@ -227,18 +222,25 @@ impl Handles {
         let path = named.as_ref().map_or(ptr::null(), |conf| conf.as_ptr());
         // SAFETY: the handle is open, and the path is null or valid for the call.
         let read = check(unsafe { (self.rados.rados_conf_read_file)(self.cluster, path) });
-        read.map(|_| ()).map_err(|error| {
-            let file = conf.unwrap_or(Path::new(USUAL_CONF)).display();
-            let kind = match error {
-                Errno::NOT_FOUND => ErrorKind::NotFound,
-                _ => ErrorKind::Io,
-            };
-            let text = format!(
-                "the cluster's configuration '{file}' cannot be read ({error}): name it with ?conf=FILE, or copy it and the \
-                 keyring from a node of the cluster"
-            );
-            refused(kind, text)
-        })
+        read.map(|_| ()).map_err(|error| unread(conf, error))
+    }
+
+    /// The files in which the configuration lets the library look for keys.
+    fn keyrings(&self) -> Vec<PathBuf> {
+        let mut value = vec![0_u8; TEXT_BYTES_MAX];
+        // SAFETY: the handle is open, the name is valid for the call, and the value is as long as is said.
+        let got = check(unsafe {
+            (self.rados.rados_conf_get)(
+                self.cluster,
+                c"keyring".as_ptr(),
+                value.as_mut_ptr().cast(),
+                value.len(),
+            )
+        });
+        let named = CStr::from_bytes_until_nul(&value)
+            .ok()
+            .filter(|_| got.is_ok());
+        named.map_or_else(Vec::new, |named| files_in(&named.to_string_lossy()))
     }
 
     /// How others shut this client out.
@@ -312,6 +314,16 @@ impl Handles {
         ran
     }
 
+    /// Has an address put on the blocklist, by the command that is called so.
+    fn block(&self, address: &str, name: &str, field: &str) -> Result<(), Errno> {
+        self.ask_monitors(&serde_json::json!({
+            "prefix": format!("osd {name}"),
+            field: "add",
+            "addr": address,
+            "expire": SHUT_OUT_SECONDS as f64,
+        }))
+    }
+
     /// Asks the cluster's monitors.
     fn ask_monitors(&self, command: &serde_json::Value) -> Result<(), Errno> {
         let command = text(&command.to_string())?;
@@ -363,35 +375,6 @@ fn parse_addresses(text: &str) -> Vec<String> {
         .collect();
     addresses.dedup();
     addresses
-}
-
-/// Why there is no connection, with the remedy.
-fn unconnected(address: &RadosAddress, error: Errno) -> Refusal {
-    let user = address.user();
-    match error {
-        Errno::NOT_FOUND => refused(
-            ErrorKind::NotFound,
-            format!(
-                "there is no key for the Ceph user client.{user}: put its keyring where the cluster's configuration says \
-                 (/etc/ceph/ceph.client.{user}.keyring), or name another user with ?user=NAME"
-            ),
-        ),
-        Errno::NO_ACCESS | Errno::NOT_PERMITTED => refused(
-            ErrorKind::Io,
-            format!(
-                "the cluster does not accept client.{user}: its keyring (/etc/ceph/ceph.client.{user}.keyring, if the \
-                 configuration names no other) has no key of it, or another one than `ceph auth get client.{user}` says"
-            ),
-        ),
-        Errno::TIMED_OUT => refused(
-            ErrorKind::Unreachable,
-            "the cluster's monitors do not answer: check the network, `mon host` in the configuration, and `ceph -s`",
-        ),
-        error => refused(
-            ErrorKind::Io,
-            format!("the cluster cannot be connected to: {error}"),
-        ),
-    }
 }
 
 /// A read that is under way: what the library writes to, and who waits.
@@ -708,30 +691,22 @@ impl Client for CephClient {
 
     fn shut_out(&self, address: &str) -> Result<(), Errno> {
         // `rados_blocklist_add` had another name before Ceph 16, and so had the command.
-        let command = |name: &str, field: &str| {
-            serde_json::json!({
-                "prefix": format!("osd {name}"),
-                field: "add",
-                "addr": address,
-                "expire": SHUT_OUT_SECONDS as f64,
-            })
-        };
-        match self
-            .held
-            .0
-            .ask_monitors(&command("blocklist", "blocklistop"))
-        {
-            Err(Errno(libc::EINVAL)) => {
-                self.held
-                    .0
-                    .ask_monitors(&command("blacklist", "blacklistop"))?;
-            }
+        match self.held.0.block(address, "blocklist", "blocklistop") {
+            Err(Errno(libc::EINVAL)) => self.held.0.block(address, "blacklist", "blacklistop")?,
             asked => asked?,
         }
         // What this client reads and changes from here on reaches no daemon that does not know the map.
         // SAFETY: the handle is connected.
         check(unsafe { (self.held.0.rados.rados_wait_for_latest_osdmap)(self.held.0.cluster) })
             .map(|_| ())
+    }
+
+    fn check_may_shut_out(&self) -> Result<(), Errno> {
+        match self.held.0.block(NO_ADDRESS, "blocklist", "blocklistop") {
+            Err(error @ (Errno::NOT_PERMITTED | Errno::NO_ACCESS)) => Err(error),
+            // The address is refused, or the command is not known, before Ceph 16.
+            _ => Ok(()),
+        }
     }
 }
 

@@ -271,6 +271,10 @@ impl Client for Connected {
         })
     }
 
+    fn check_may_shut_out(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     fn shut_out(&self, address: &str) -> Result<(), Errno> {
         self.ask(|world| {
             world.blocklist.insert(address.to_owned());
@@ -359,6 +363,7 @@ fn counted(client: &Connected) -> Option<u64> {
 fn lease_of(client: &Arc<Connected>, owner: &Owner, is_lost: &Arc<AtomicBool>) -> Lease {
     let lost = is_lost.clone();
     Lease {
+        name: "rados:p/d".to_owned(),
         header: HEADER.to_owned(),
         duration: Duration::from_secs(1),
         room: Semaphore::new(1),

@@ -65,6 +65,8 @@ struct World {
     is_full: bool,
     /// Changes of that object fail.
     refused: Option<(String, Errno)>,
+    /// Nobody may shut others out.
+    forbids_shutting_out: bool,
     /// Clients from which nothing arrives.
     cut_off: BTreeSet<String>,
     /// Changes time out, and arrive later.
@@ -109,6 +111,11 @@ impl Model {
     /// Changes that make an object larger find no room, or do again.
     pub(super) fn refuse_growth(&self, is_full: bool) {
         self.world().is_full = is_full;
+    }
+
+    /// Nobody may shut others out, or everybody may again.
+    pub(super) fn forbid_shutting_out(&self, forbids: bool) {
+        self.world().forbids_shutting_out = forbids;
     }
 
     /// A byte of an object's data.
@@ -427,9 +434,17 @@ impl Client for ModelClient {
     }
 
     fn shut_out(&self, address: &str) -> Result<(), Errno> {
-        let mut world = self.model.world();
-        world.check(self.address())?;
-        world.blocklist.insert(address.to_owned());
+        self.check_may_shut_out()?;
+        self.model.world().blocklist.insert(address.to_owned());
         Ok(())
+    }
+
+    fn check_may_shut_out(&self) -> Result<(), Errno> {
+        let world = self.model.world();
+        world.check(self.address())?;
+        match world.forbids_shutting_out {
+            true => Err(Errno::NO_ACCESS),
+            false => Ok(()),
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::{Claim, Limits, Node, RadosDrive};
 
 const POOL: Uuid = Uuid::from_u128(7);
 
-fn join_as(model: &Arc<Model>, process: Process) -> Result<Node, drives::DriveError> {
+pub(super) fn join_as(model: &Arc<Model>, process: Process) -> Result<Node, drives::DriveError> {
     join_for(model, process, options().limits.lease)
 }
 

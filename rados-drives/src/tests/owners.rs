@@ -1,6 +1,6 @@
 //! Who may write: takeovers, owners that slept, and what was on its way.
 
-use drives::nodes::Process;
+use drives::nodes::{Ownership, Process};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -299,5 +299,40 @@ fn a_header_that_does_not_say_who_wrote_last_is_refused_unless_it_is_forced() {
             .expect_err("it is damaged");
         assert!(error.to_string().contains("onefold.d.header"), "{error}");
         drive.claim(POOL, Claim::Forced).await.expect("by force");
+    });
+}
+
+#[test]
+fn a_user_who_may_not_shut_others_out_is_told_so_when_it_opens_a_drive_or_joins_its_nodes() {
+    let model = Model::new();
+    story(async || {
+        let drive = owner_on(&model, "a", options()).await;
+        model.forbid_shutting_out(true);
+        let opened = open_as(&model, options(), Process::elsewhere("b")).await;
+        let opened = opened.expect_err("it could never take it over");
+        let joined = super::nodes::join_as(&model, Process::elsewhere("b"));
+        let joined = joined.expect_err("nor could this node");
+        for error in [opened, joined] {
+            let text = error.to_string();
+            assert!(text.contains("ceph osd blocklist"), "{text}");
+            assert!(text.contains("mon 'profile rbd'"), "{text}");
+            assert!(text.contains("replaces the caps"), "{text}");
+        }
+        assert_eq!(model.blocklist(), 0, "nobody was shut out by asking");
+        write(&drive, 1, 1).await.expect("who has it goes on");
+    });
+}
+
+#[test]
+fn whoever_looks_sees_a_living_owner_and_one_that_left() {
+    let model = Model::new();
+    story(async || {
+        let drive = owner_on(&model, "a", options()).await;
+        let other = open_as(&model, options(), Process::elsewhere("b")).await;
+        let other = other.expect("it opens");
+        let seen = other.owner().await.expect("the cluster says");
+        assert_eq!(seen, Ownership::Owned("a".to_owned()));
+        drop(drive);
+        wait_for_owner_to_leave(&other).await;
     });
 }
