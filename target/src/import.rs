@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedup::ErrorKind;
+use dedup::{EngineError, ErrorKind};
 use drives::{Drive, DriveError, OpenOptions};
 use fabric_drives::{Claim, Holders};
 use meta::{
@@ -23,15 +23,42 @@ use crate::errors::{of_drive, of_meta};
 use crate::labels;
 use crate::lingering::outlast_by;
 use crate::metadata::{AreaOfDrive, Patience, start_reactor};
+use crate::nodes::Meeting;
 use crate::opened_drive::{ClaimedDrives, OpenedDrive, is_in_cluster};
 use crate::options::drive_path;
-use crate::pool::check_named_once;
+use crate::pool::{check_named_once, own_drives};
 
 /// How long a drive may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// How long a node waits for a drive without which it can take the pool over: hosts wait meanwhile.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
+
+/// Where the engine's message of an older folder tells what to do.
+const OF_OLDER_FOLDER: &str = ": use the newer metadata;";
+
+/// Why a pool was not opened. Of an older folder beside drives that other nodes reach: they have all that was written, so the folder is made
+/// anew of them.
+pub(crate) fn of_opening(error: EngineError, dir: &PoolDir) -> Failure {
+    let drives = own_drives(dir).into_iter().map(|(_, path)| path);
+    let drives: Vec<PathBuf> = drives.collect();
+    let mut failure = Failure::from(error);
+    if Meeting::of(&drives).is_some() && failure.kind == ErrorKind::Corrupt {
+        failure.message = with_remedy(&failure.message, &dir.paths().dir);
+    }
+    failure
+}
+
+fn with_remedy(message: &str, dir: &Path) -> String {
+    let Some((what, _)) = message.split_once(OF_OLDER_FOLDER) else {
+        return message.to_owned();
+    };
+    format!(
+        "{what}: remove the folder '{}' and make it anew of the drives with `onefold pool import`, or start with --join if other nodes offer \
+         the pool; nothing was changed",
+        dir.display()
+    )
+}
 
 /// A drive that was named.
 struct Named {

@@ -1,6 +1,6 @@
 //! Drives that are to belong to a pool: opened, looked at, and labelled.
 //!
-//! Guarantee: nothing is written to a drive that is in use, or that holds something and is not forced.
+//! Guarantee: nothing is written to a drive that is in use, also if it is forced, or that holds something and is not forced.
 
 use std::path::{Path, PathBuf};
 
@@ -152,12 +152,20 @@ fn how_to_wipe(path: &Path) -> String {
     match in_cluster {
         None => "`wipefs --all` and `blkdiscard`, or `rm` for a file".to_owned(),
         Some(drive) => format!(
-            "`rados -p {pool} ls | grep -E '^onefold\\.{name}\\.(header|data\\.[0-9a-f]{{12}})$' | xargs rados -p {pool} rm`",
+            "`rados -p {pool} ls | grep -E '^onefold\\.{name}\\.(header|deferred|node\\.[0-9]+|data\\.[0-9a-f]{{12}})$' | xargs rados -p {pool} rm`",
             pool = drive.pool(),
             // Another drive's name may begin with this one, or differ from it by a dot.
             name = drive.name().replace('.', "\\.")
         ),
     }
+}
+
+/// Why a drive with a pool that another node serves cannot belong to a new one.
+fn served(name: &str, holds: &str, machine: &str) -> String {
+    format!(
+        "drive '{name}' holds {holds}, which the machine '{machine}' serves now: nothing was written; add --join to be its standby, or stop \
+         the daemon there and go on with the pool here by `onefold pool import '{name}'`, or name another drive"
+    )
 }
 
 /// What a drive holds, if anything is recognised there; `own` is the pool that it may belong to.
@@ -213,18 +221,35 @@ impl NewDrive {
     /// Refuses a drive that is in use, or holds anything. Writes nothing.
     pub(crate) async fn check(&self, buffers: &BufferPool) -> Result<(), Failure> {
         self.drive.check_unused(&self.path).map_err(of_drive)?;
-        if self.is_forced || self.is_retry {
+        if self.is_retry {
+            return Ok(());
+        }
+        let name = self.drive.drive().name();
+        let owner = self.drive.living_owner().await.map_err(of_drive)?;
+        if let Some(machine) = owner.as_ref().filter(|_| self.is_forced) {
+            return Err(Failure::unavailable(format!(
+                "drive '{name}' is in use by a daemon on the machine '{machine}': nothing was written, whatever --force says; stop that \
+                 daemon first"
+            )));
+        }
+        if self.is_forced {
             return Ok(());
         }
         let Some(holds) = self.holds(buffers).await? else {
             return Ok(());
         };
-        let name = self.drive.drive().name();
-        Err(Failure::invalid(format!(
-            "drive '{name}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is \
-             there, wipe it first ({}) or let it be overwritten with `--force {name}`",
-            how_to_wipe(&self.path)
-        )))
+        Err(Failure::invalid(match owner {
+            Some(machine) => served(name, &holds, &machine),
+            None => format!(
+                "drive '{name}' holds {holds}: nothing was written; {}name another drive, or, if nobody needs what is \
+                 there, wipe it first ({}) or let it be overwritten with `--force {name}`",
+                match is_in_cluster(&self.path) {
+                    true => format!("go on with its pool by `onefold pool import '{name}'`, "),
+                    false => String::new(),
+                },
+                how_to_wipe(&self.path)
+            ),
+        }))
     }
 
     async fn holds(&self, buffers: &BufferPool) -> Result<Option<String>, Failure> {
@@ -256,5 +281,26 @@ impl NewDrive {
             .await
             .map_err(of_drive)?;
         Ok(self.drive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_in_a_cluster_is_wiped_with_all_of_its_objects_and_no_other_drives() {
+        let told = how_to_wipe(Path::new("rados:p/a.b"));
+        assert!(told.contains("-p p ls"), "{told}");
+        let kinds = "^onefold\\.a\\.b\\.(header|deferred|node\\.[0-9]+|data\\.[0-9a-f]{12})$";
+        assert!(told.contains(kinds), "{told}");
+    }
+
+    #[test]
+    fn who_serves_a_pool_is_named_with_the_ways_to_go_on() {
+        let told = served("rados:p", "a drive of the Onefold pool", "node-a");
+        for word in ["'node-a'", "--join", "onefold pool import 'rados:p'"] {
+            assert!(told.contains(word), "{told}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use drives::nodes::Ownership;
 use drives::{
     BLOCK_BYTES, BlockingDrive, Content, Drive, DriveError, ErrorKind, FileDrive, FrontDrive,
     OpenOptions, PassthroughDrive, block_device_of, content_of, wipe_signatures,
@@ -217,6 +218,17 @@ impl OpenedDrive {
                 drive.claim(pool, claim).await
             }
         }
+    }
+
+    /// The machine with a process that has it, as far as its cluster knows; of what is elsewhere the claim tells.
+    pub(crate) async fn living_owner(&self) -> Result<Option<String>, DriveError> {
+        let Self::Rados(drive) = self else {
+            return Ok(None);
+        };
+        Ok(match drive.owner().await? {
+            Ownership::Owned(machine) => Some(machine),
+            _ => None,
+        })
     }
 
     /// Whether it takes no writes of anybody but who claimed it.

@@ -48,6 +48,43 @@ async fn open(ceph: &Ceph, name: &str, options: OpenOptions) -> Result<RadosDriv
     RadosDrive::open(address.parse().expect("an address"), options).await
 }
 
+#[test]
+fn a_key_that_may_not_shut_others_out_is_refused_before_anything_depends_on_it() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let [conf, keyring] = ["conf", "keyring"].map(|name| folder.path().join(name));
+    let usual = ceph.conf();
+    let lines = usual.lines().filter(|line| !line.starts_with("keyring"));
+    let lines: Vec<&str> = lines.collect();
+    let text = format!(
+        "{}\n[client]\nkeyring = {}\n",
+        lines.join("\n"),
+        keyring.display()
+    );
+    std::fs::write(&conf, text).expect("a configuration");
+    let address = format!("rados:pool/poor?conf={}&user=poor", conf.display());
+    let open = |caps: &str| {
+        let caps = ["mon", caps, "osd", "allow rwx pool=pool"];
+        ceph.ceph(&["auth", "get-or-create", "client.poor", "mon", "allow r"]);
+        ceph.ceph(&[&["auth", "caps", "client.poor"], &caps[..]].concat());
+        let key = ceph.ceph(&["auth", "get", "client.poor"]);
+        std::fs::write(&keyring, key).expect("a keyring");
+        let address = address.parse().expect("an address");
+        let mut opened = None;
+        story(async || opened = Some(RadosDrive::open(address, options()).await));
+        opened.expect("the story ended")
+    };
+    let error = open("allow r").expect_err("it could take nothing over");
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains("ceph osd blocklist"), "{error}");
+    let shut_out = ceph.blocklist();
+    open("profile rbd").expect("the guide's caps are enough");
+    open("allow r, allow command \"osd blocklist\"").expect("and so are these");
+    assert_eq!(ceph.blocklist(), shut_out, "asking shuts nobody out");
+}
+
 fn filled(blocks: usize, byte: u8) -> Buffer {
     let pool = reactor::current().expect("inside").buffers().clone();
     let mut buffer = pool.try_alloc(blocks * BLOCK_BYTES).expect("room");

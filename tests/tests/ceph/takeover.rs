@@ -145,6 +145,32 @@ fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing(
     let why = text_of(&refused);
     assert_eq!(refused.status.code(), Some(69), "{why}");
     assert!(why.contains("has it open on the machine"), "{why}");
+    // Nor is another pool made there, whatever is forced.
+    let other = folder.path().join("other");
+    let make = [
+        "serve",
+        "--create",
+        "0",
+        "--listen",
+        &new,
+        "--pool",
+        text(&other),
+        "--drive",
+        &drive,
+    ];
+    for (forced, code, words) in [
+        (
+            &[][..],
+            65,
+            &["serves now", "--join", "onefold pool import"][..],
+        ),
+        (&["--force", &drive], 69, &["stop that daemon first"]),
+    ] {
+        let refused = onefold(&[&make[..], forced].concat());
+        let why = text_of(&refused);
+        assert_eq!(refused.status.code(), Some(code), "{why}");
+        assert!(words.iter().all(|word| why.contains(word)), "{why}");
+    }
     // Who forces it with another pool's name takes nothing away.
     let mistaken = onefold(&[&import[..], &["--force", "another"]].concat());
     assert!(!mistaken.status.success(), "{}", text_of(&mistaken));
@@ -175,7 +201,9 @@ fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing(
     assert_consistent(&second);
     let stale = Daemon::try_start(&first, None, &["--listen", &new]);
     let refusal = stale.expect_err("an older copy must not be served");
-    assert!(refusal.contains("copy"), "{refusal}");
+    assert!(refusal.contains("older copy"), "{refusal}");
+    assert!(refusal.contains("onefold pool import"), "{refusal}");
+    assert!(!refusal.contains("pool restore"), "{refusal}");
     let successor = serve(&second, &new, &[]);
     with_volume(&new, async move |paths| verify(&paths, again).await);
     assert!(successor.stop().success());
