@@ -4,7 +4,7 @@
 //! noted; a sled that does not answer is named, and what the others say is told.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,6 +26,9 @@ use crate::nodes::{ClusterNow, Neighbours, PoolNow};
 
 /// How often `drain` looks whether a pool went.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long a pool that nobody else can have is waited for: a node may be starting.
+const STAYS_AFTER: Duration = Duration::from_millis(1500);
 
 /// How long `drain` waits, in seconds, without `--wait`. A node hears that it is drained within five seconds.
 const WAIT_DEFAULT: u64 = 60;
@@ -108,6 +111,25 @@ impl ClusterArg {
     fn open(&self) -> Result<Neighbours, Failure> {
         let drives = self.drives.iter().map(PathBuf::as_path);
         Neighbours::at(meeting_at(drives, &self.pool.pool)?)
+    }
+
+    /// As it is typed.
+    fn typed(&self) -> String {
+        let drives: Vec<String> = self.drives.iter().map(|it| quoted(it)).collect();
+        match drives.is_empty() {
+            true => format!("--pool {}", quoted(&self.pool.pool)),
+            false => drives.join(" "),
+        }
+    }
+}
+
+/// A path for a shell, which takes `?` and `&` in it for its own.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.:,_+-=#".contains(&byte);
+    match text.bytes().all(is_plain) && !text.starts_with('#') {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 
@@ -358,6 +380,8 @@ fn drain(machine: &str, wait: Duration, at: &ClusterArg) -> Outcome {
     while !waiting.is_empty() {
         let ClusterNow { cluster, pools, .. } = neighbours.look()?;
         stays.clear();
+        let is_able = |it: &String| it != machine && !cluster.is_drained(it);
+        let mut may_go = false;
         for pool in pools.iter().filter(|pool| waiting.contains(&pool.name)) {
             if let Ownership::Owned(to) = &pool.owner
                 && to != machine
@@ -368,18 +392,19 @@ fn drain(machine: &str, wait: Duration, at: &ClusterArg) -> Outcome {
                 went.insert(pool.name.clone(), to.clone());
                 continue;
             }
-            let others = pool.standbys.iter();
-            let mut others = others.filter(|it| *it != machine && !cluster.is_drained(it));
-            let why = match others.next() {
-                Some(_) => "it had no time to go: ask again, and look at the log of its node",
-                None => {
+            let can_go = neighbours.waits(pool, is_able)?;
+            may_go |= can_go;
+            let why = match can_go {
+                true => "it had no time to go: ask again, and look at the log of its node",
+                false => {
                     "no other node that is not drained offers it: start `onefold serve --join` there"
                 }
             };
             stays.insert(pool.name.clone(), why);
         }
         waiting.retain(|name| !went.contains_key(name));
-        if waiting.is_empty() || began.elapsed() >= wait {
+        let limit = if may_go { wait } else { wait.min(STAYS_AFTER) };
+        if waiting.is_empty() || began.elapsed() >= limit {
             break;
         }
         // The cluster tells nobody of a new owner: it has to be asked again.
@@ -397,7 +422,8 @@ fn drain(machine: &str, wait: Duration, at: &ClusterArg) -> Outcome {
         print(&format!("pool '{name}' stays: {why}\n"));
     }
     print(&format!(
-        "'{machine}' is drained: it takes no pool as long as another node can, until `onefold cluster resume {machine}`\n"
+        "'{machine}' is drained: it takes no pool as long as another node can, until `onefold cluster resume {machine} {}`\n",
+        at.typed()
     ));
     Ok(code)
 }
@@ -441,4 +467,24 @@ fn forget(name: &str, at: &ClusterArg) -> Outcome {
     }
     print(&format!("the pool '{name}' is forgotten\n"));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_typed_is_quoted_where_a_shell_takes_it_for_its_own() {
+        for (path, typed) in [
+            ("rados:onefold/db", "rados:onefold/db"),
+            ("rados:onefold?user=onefold", "'rados:onefold?user=onefold'"),
+            (
+                "nvme+tcp://sled1:4420/nqn.2026-11.dev.onefold:sled:one#1",
+                "nvme+tcp://sled1:4420/nqn.2026-11.dev.onefold:sled:one#1",
+            ),
+            ("it's", "'it'\\''s'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), typed);
+        }
+    }
 }

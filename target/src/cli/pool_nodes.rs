@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use api::client::Client;
 use dedup::ErrorKind;
-use drives::nodes::OtherNode;
+use drives::nodes::{OtherNode, Ownership};
 use meta::PoolDir;
-use rados_drives::{Limits, Registry};
+use rados_drives::{Limits, RadosAddress, Registry};
 use serde_json::json;
 use subsystem::errors::Failure;
 
@@ -21,30 +21,29 @@ use crate::options::drive_path;
 
 /// Lists the nodes of the pool with that drive, or in that folder.
 pub(super) fn nodes(drive: Option<&Path>, pool: &Path, as_json: bool) -> Outcome {
-    let found = match meeting_at(drive, pool)? {
-        Meeting::Cluster(address) => {
-            let drive = address.name().to_owned();
-            let registry = Registry::open(address, Limits::default()).map_err(of_drive)?;
-            registry.nodes(&drive)
+    let (found, owner) = match meeting_at(drive, pool)? {
+        Meeting::Cluster(address) => in_cluster(address)?,
+        Meeting::Sleds(drives) => {
+            let found = fabric_drives::nodes_of(drives, node_options());
+            (found.map_err(of_drive)?, None)
         }
-        Meeting::Sleds(drives) => fabric_drives::nodes_of(drives, node_options()),
     };
-    let found = found.map_err(of_drive)?;
-    let nodes: Vec<(OtherNode, Says)> = found
+    let nodes: Vec<(OtherNode, Says, State)> = found
         .into_iter()
         .map(|node| {
             let says = Says::read(&node.says);
-            (node, says)
+            let state = State::of(&node.machine, &says, owner.as_ref());
+            (node, says, state)
         })
         .collect();
     if as_json {
         let nodes: Vec<_> = nodes
             .iter()
-            .map(|(node, says)| {
+            .map(|(node, says, state)| {
                 json!({
                     "number": node.number,
                     "machine": node.machine,
-                    "serves": says.serves,
+                    "serves": *state == State::Serves,
                     "version": says.version,
                     "listeners": says.listeners,
                 })
@@ -59,17 +58,12 @@ pub(super) fn nodes(drive: Option<&Path>, pool: &Path, as_json: bool) -> Outcome
     }
     let rows: Vec<Vec<String>> = nodes
         .iter()
-        .map(|(node, says)| {
+        .map(|(node, says, state)| {
             let listeners: Vec<&str> = says.listeners.iter().map(|it| &*it.address).collect();
             vec![
                 node.number.to_string(),
                 node.machine.clone(),
-                if says.serves {
-                    "serves the pool"
-                } else {
-                    "standby"
-                }
-                .to_owned(),
+                state.name().to_owned(),
                 says.version.clone(),
                 listeners.join(" "),
             ]
@@ -88,6 +82,53 @@ pub(super) fn nodes(drive: Option<&Path>, pool: &Path, as_json: bool) -> Outcome
         &align,
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a node is to its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Serves,
+    Standby,
+    /// It said that it serves the pool, and its lease is over.
+    Served,
+}
+
+impl State {
+    /// `owner`: who has the pool, where the cluster says so and not the node's own entry.
+    fn of(machine: &str, says: &Says, owner: Option<&Ownership>) -> Self {
+        let has_lease = owner
+            .is_none_or(|owner| matches!(owner, Ownership::Owned(living) if living == machine));
+        match (says.serves, has_lease) {
+            (false, _) => Self::Standby,
+            (true, true) => Self::Serves,
+            (true, false) => Self::Served,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Serves => "serves the pool",
+            Self::Standby => "standby",
+            Self::Served => "served the pool, and does not answer",
+        }
+    }
+}
+
+/// The nodes that offer the pool with that first drive in a cluster, and who has it.
+fn in_cluster(address: RadosAddress) -> Result<(Vec<OtherNode>, Option<Ownership>), Failure> {
+    let (name, drive) = (address.to_string(), address.name().to_owned());
+    let registry = Registry::open(address, Limits::default()).map_err(of_drive)?;
+    let nodes = registry.nodes(&drive).map_err(of_drive)?;
+    let owner = registry.owner(&drive).map_err(of_drive)?;
+    if nodes.is_empty() && owner == Ownership::Missing {
+        return Err(Failure::new(
+            ErrorKind::NotFound,
+            format!(
+                "there is no drive '{name}': name one that is there; `onefold cluster pools '{name}'` lists the pools of this Ceph pool"
+            ),
+        ));
+    }
+    Ok((nodes, Some(owner)))
 }
 
 /// Where the nodes of the pools meet that have the drives which were named, or of the one that is in a folder.
@@ -147,4 +188,28 @@ pub(super) fn move_pool(pool: &Path, as_json: bool) -> Outcome {
         moved.machines.join(" or ")
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_whose_lease_is_over_does_not_serve_the_pool_whatever_it_said() {
+        let says = |serves| Says {
+            serves,
+            ..Says::default()
+        };
+        let of_b = Ownership::Owned("b".to_owned());
+        let silent = Ownership::Silent("a".to_owned());
+        for (machine, serves, owner, state) in [
+            ("a", true, Some(&of_b), State::Served),
+            ("b", true, Some(&of_b), State::Serves),
+            ("c", false, Some(&of_b), State::Standby),
+            ("a", true, Some(&silent), State::Served),
+            ("a", true, None, State::Serves),
+        ] {
+            assert_eq!(State::of(machine, &says(serves), owner), state, "{machine}");
+        }
+    }
 }

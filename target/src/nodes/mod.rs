@@ -111,7 +111,7 @@ pub(crate) struct SaidListener {
 /// The drives cannot be reached, or this node may not use them, or there are too many nodes.
 pub(crate) async fn join(meeting: Meeting, waits: bool) -> Result<Arc<Node>, Failure> {
     let mut is_told = false;
-    let node = loop {
+    loop {
         let meeting = meeting.clone();
         match blocking(move || Ok(Node::join(meeting))).await? {
             Err(error) if waits && error.kind() == drives::ErrorKind::Unreachable => {
@@ -120,14 +120,9 @@ pub(crate) async fn join(meeting: Meeting, waits: bool) -> Result<Arc<Node>, Fai
                 }
                 tokio::time::sleep(PULSE).await;
             }
-            joined => break joined.map_err(of_drive)?,
+            joined => return joined.map(Arc::new).map_err(of_drive),
         }
-    };
-    tracing::info!(
-        number = node.number(),
-        "this node is one of those that offer the pool"
-    );
-    Ok(Arc::new(node))
+    }
 }
 
 /// Tells the other nodes that this one has the pool.

@@ -60,6 +60,14 @@ impl PoolNow {
     }
 }
 
+/// Without the one that has the pool: its owner noted them when it was a standby itself.
+fn without_owner(mut standbys: BTreeSet<String>, owner: &Ownership) -> BTreeSet<String> {
+    if let Ownership::Owned(machine) = owner {
+        standbys.remove(machine);
+    }
+    standbys
+}
+
 impl Neighbours {
     /// Those of the pools whose nodes meet there, for who is none of them.
     ///
@@ -114,11 +122,12 @@ impl Neighbours {
             Self::Registry(registry) => {
                 let cluster = Cluster::now(registry)?;
                 let pools = cluster.pools().map(|(uuid, pool)| {
+                    let owner = registry.owner(&pool.drive).map_err(of_drive)?;
                     Ok(PoolNow {
                         name: pool.drive.clone(),
                         uuid: Some(*uuid),
-                        owner: registry.owner(&pool.drive).map_err(of_drive)?,
-                        standbys: pool.standbys.clone(),
+                        standbys: without_owner(pool.standbys.clone(), &owner),
+                        owner,
                     })
                 });
                 let mut pools = pools.collect::<Result<Vec<_>, Failure>>()?;
@@ -138,6 +147,27 @@ impl Neighbours {
                 })
             }
         }
+    }
+
+    /// Whether a node on one of these machines waits for the pool now. What its owner noted in a Ceph cluster may be seconds old.
+    ///
+    /// # Errors
+    /// The cluster does not say.
+    pub(crate) fn waits(
+        &self,
+        pool: &PoolNow,
+        is_able: impl Fn(&String) -> bool,
+    ) -> Result<bool, Failure> {
+        if pool.standbys.iter().any(&is_able) {
+            return Ok(true);
+        }
+        Ok(match self {
+            Self::Registry(registry) => {
+                let nodes = registry.nodes(&pool.name).map_err(of_drive)?;
+                nodes.iter().any(|node| is_able(&node.machine))
+            }
+            Self::Sleds(_) => false,
+        })
     }
 
     /// Drains a machine, or ends that.
@@ -178,8 +208,8 @@ impl From<SeenPool> for PoolNow {
         Self {
             name: pool.name,
             uuid: pool.uuid,
+            standbys: without_owner(pool.standbys, &pool.owner),
             owner: pool.owner,
-            standbys: pool.standbys,
         }
     }
 }
@@ -213,6 +243,14 @@ mod tests {
             standbys: standbys.iter().map(|&name| name.to_owned()).collect(),
             is_own: false,
         }
+    }
+
+    #[test]
+    fn who_has_just_taken_a_pool_is_no_standby_of_it() {
+        let mut taken = pool(1, Some("a"), &["b", "c"]);
+        taken.owner = Ownership::Owned("b".to_owned());
+        let now = PoolNow::from(taken);
+        assert_eq!(now.standbys, BTreeSet::from(["c".to_owned()]));
     }
 
     #[test]
