@@ -8,6 +8,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use meta::{PoolDir, is_remote_drive};
 use nvme::Nqn;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,6 +27,26 @@ const JSON: &str = "application/json";
 
 /// The longest line of a text that comes line by line, in bytes: an event stays far below.
 const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// How the daemon of a pool is started.
+fn start_of(pool: &Path) -> String {
+    let name = pool.display();
+    if is_remote_drive(pool) {
+        return "that is a drive, and the daemon is found by the folder of its pool: name that one"
+            .to_owned();
+    }
+    let is_elsewhere = PoolDir::read_identity(pool).is_ok_and(|identity| {
+        let mut drives = identity.drives.iter().filter(|drive| !drive.is_removed);
+        drives.any(|drive| is_remote_drive(&drive.path))
+    });
+    match is_elsewhere {
+        // Without --join a node tells the others nothing, and they leave the pool to it also when it dies.
+        true => format!(
+            "start it as it was started before, with `onefold serve --join --pool {name}` if other nodes offer the pool"
+        ),
+        false => format!("start it with `onefold serve --pool {name}`"),
+    }
+}
 
 /// Talks to the daemon that serves a pool.
 #[derive(Debug)]
@@ -140,7 +161,8 @@ impl Client {
             let why = match error.kind() {
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
                     format!(
-                        "no daemon serves the pool '{pool}': start it with `onefold serve --pool {pool}`"
+                        "no daemon serves the pool '{pool}': {}",
+                        start_of(&self.pool)
                     )
                 }
                 std::io::ErrorKind::PermissionDenied => format!(
@@ -305,4 +327,17 @@ pub(crate) fn segment(text: &str) -> String {
 /// The path of a subsystem.
 pub(crate) fn subsystem_path(nqn: &Nqn) -> String {
     format!("/v1/subsystems/{}", segment(nqn.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_that_is_named_as_a_pool_is_told_so() {
+        let told = start_of(Path::new("rados:onefold"));
+        assert!(told.contains("folder") && !told.contains("serve"), "{told}");
+        let told = start_of(Path::new("/nowhere"));
+        assert!(told.contains("onefold serve --pool /nowhere"), "{told}");
+    }
 }

@@ -17,8 +17,23 @@ use crate::exit::exit_code;
 /// How long the process may take to start anew.
 const START_MAX: Duration = Duration::from_millis(300);
 
+/// The name of this process's threads, the first of which gives the process its own (proc_pid_comm(5)).
+const COMM: &str = "/proc/self/comm";
+
+/// What the system calls a process that was started anew: the last part of the path that was executed.
+const NAME_ANEW: &str = "exe";
+
 /// Where the thread that starts the program anew hears of it, if it is to come back.
 static LOST: OnceLock<mpsc::Sender<()>> = OnceLock::new();
+
+/// A process that was started anew is called as before. On its first thread, before there are others.
+pub(crate) fn restore_name() {
+    let is_anew = std::fs::read_to_string(COMM).is_ok_and(|name| name.trim_end() == NAME_ANEW);
+    if is_anew {
+        // Best effort: it is for people who list processes.
+        let _ = std::fs::write(COMM, "onefold");
+    }
+}
 
 /// This process is one of several that offer a pool: it comes back when it has lost it.
 ///

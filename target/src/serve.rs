@@ -71,6 +71,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// # Errors
 /// Why it could not start, or had to stop.
 pub fn run(args: &ServeArgs, read_again: ReadAgain) -> Result<(), Failure> {
+    again::restore_name();
     // Everything the daemon makes belongs to its user alone: data, keys, the control socket.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -136,6 +137,13 @@ async fn serve(running: Running) -> Result<Ending, Failure> {
     let mut limits = limits(args, wanted.of(Transport::Tcp).count(), count);
     let meeting = Meeting::find(&pool.dir, &pool.drives)?;
     if args.join && meeting.is_none() {
+        if PoolDir::exists(&pool.dir) {
+            return Err(Failure::invalid(format!(
+                "--join is for a pool whose drives another node reaches too, and the drives of the pool in the folder '{}' are local: \
+                 choose another folder with --pool, or by `dir` in the table [pool] of the configuration",
+                pool.dir.display()
+            )));
+        }
         return Err(Failure::invalid(
             "--join is for a pool whose drives another node reaches too: all on sleds (--drive nvme+tcp://...), or in a cluster \
              (--drive rados:POOL)",
@@ -155,6 +163,12 @@ async fn serve(running: Running) -> Result<Ending, Failure> {
         None => None,
     };
     if let Some(node) = &node {
+        if args.join {
+            tracing::info!(
+                number = node.number(),
+                "this node is one of those that offer the pool"
+            );
+        }
         limits.controller_ids = ControllerIds::of_node(node.number());
     }
     // Before drives are opened: their servers get what is shared then.

@@ -174,7 +174,11 @@ fn text(findings: &[Finding]) -> String {
     };
     text += &match (count(State::Fail), count(State::Warn)) {
         (0, 0) => "Nothing is wrong.\n".to_owned(),
-        (fails, warns) => format!("{fails} do not work, {warns} warnings.\n"),
+        (fails, warns) => {
+            let verb = if fails == 1 { "does" } else { "do" };
+            let plural = if warns == 1 { "" } else { "s" };
+            format!("{fails} {verb} not work, {warns} warning{plural}.\n")
+        }
     };
     text
 }
@@ -199,7 +203,7 @@ mod tests {
             text(&findings),
             "ok    time      this is time\n\
              fail  io_uring  this is io_uring\n                switch it on\n\
-             1 do not work, 0 warnings.\n"
+             1 does not work, 0 warnings.\n"
         );
         assert!(text(&findings[..1]).ends_with("Nothing is wrong.\n"));
     }
