@@ -65,9 +65,9 @@ fn a_key_that_may_not_shut_others_out_is_refused_before_anything_depends_on_it()
     );
     std::fs::write(&conf, text).expect("a configuration");
     let address = format!("rados:pool/poor?conf={}&user=poor", conf.display());
+    ceph.ceph(&["auth", "get-or-create", "client.poor"]);
     let open = |caps: &str| {
         let caps = ["mon", caps, "osd", "allow rwx pool=pool"];
-        ceph.ceph(&["auth", "get-or-create", "client.poor", "mon", "allow r"]);
         ceph.ceph(&[&["auth", "caps", "client.poor"], &caps[..]].concat());
         let key = ceph.ceph(&["auth", "get", "client.poor"]);
         std::fs::write(&keyring, key).expect("a keyring");
