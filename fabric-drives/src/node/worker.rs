@@ -58,7 +58,9 @@ pub(super) struct Worker {
     pub(super) lease: Duration,
     pub(super) asks: Receiver<Ask>,
     /// Why it did not answer last.
-    pub(super) silent: Option<String>,
+    pub(super) silent: Option<(ErrorKind, String)>,
+    /// That is not told any more before it has answered once.
+    pub(super) is_told: bool,
     /// The revision of the description that it has of this node.
     pub(super) described: Option<u64>,
     /// Another node has the number; that is told once.
@@ -180,25 +182,21 @@ impl Worker {
     fn check(&self) -> Result<(), DriveError> {
         match &self.silent {
             None => Ok(()),
-            Some(why) => Err(DriveError::new(
-                ErrorKind::Unreachable,
-                self.table.name(),
-                why.clone(),
-            )),
+            Some((kind, why)) => Err(DriveError::new(*kind, self.table.name(), why.clone())),
         }
     }
 
     fn noted<T>(&mut self, answered: Result<T, DriveError>) -> Result<T, DriveError> {
         match &answered {
-            Ok(_) => self.silent = None,
+            Ok(_) => (self.silent, self.is_told) = (None, false),
             Err(error) => {
                 // What it had may be gone when it answers again.
                 self.described = None;
                 self.drained = None;
-                if self.silent.is_none() {
+                if self.silent.is_none() && !self.is_told {
                     tracing::warn!(%error, "the drive's node table cannot be used");
                 }
-                self.silent = Some(error.message().to_owned());
+                self.silent = Some((error.kind(), error.message().to_owned()));
             }
         }
         answered

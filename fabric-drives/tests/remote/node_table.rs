@@ -5,9 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use drives::nodes::Ownership;
 use drives::{DriveError, ErrorKind};
 use fabric_drives::{
-    Claim, Drained, KeyFolder, Node, NodeOptions, NodeTable, NodeTableLimits, TableDescription,
+    Claim, Drained, KeyFolder, Node, NodeOptions, NodeState, NodeTable, NodeTableLimits,
+    RemoteAddress, TableDescription,
 };
 use futures_util::future::join;
 use nvme::Nqn;
@@ -473,6 +475,38 @@ fn a_node_writes_what_it_knows_of_drained_machines_back_to_a_table_that_lacks_it
         drained.err().map(|error| (number, error.kind()))
     });
     let (number, kind) = full.expect("no room for all");
-    assert!(kind == ErrorKind::NoSpace && number > 30, "{number} {kind:?}");
+    assert!(
+        kind == ErrorKind::NoSpace && number > 30,
+        "{number} {kind:?}"
+    );
+    drop(node);
+}
+
+#[test]
+fn a_node_has_an_entry_with_drives_that_its_pool_got_since_it_was_started() {
+    let sleds = [1, 2, 3].map(|_| Sled::start(4096).with_nodes());
+    let address = |sled: &Sled| -> RemoteAddress { sled.address().parse().expect("an address") };
+    let drives: Vec<RemoteAddress> = sleds.iter().map(address).collect();
+    let host = Nqn::new("nqn.2026-11.dev.onefold:a-pool").expect("a name");
+    let options = NodeOptions::new(host, KeyFolder::new("/no/keys"));
+    let node =
+        Node::join(drives[..1].to_vec(), None, options.clone()).expect("it is the first one");
+    node.set_state(NodeState::Serves(7)).expect("it is told");
+    // Another node was started with the drives that the pool has now.
+    let other = Node::join(drives.clone(), None, options).expect("there is room");
+    let wait_for = |owner: fn(&Ownership) -> bool| {
+        let began = std::time::Instant::now();
+        while !owner(&other.owner().expect("it answers")) {
+            assert!(began.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for(|owner| matches!(owner, Ownership::Silent(_)));
+    node.enter_also(&drives);
+    node.enter_also(&drives[..2]);
+    wait_for(|owner| matches!(owner, Ownership::Owned(_)));
+    // The drive left the pool.
+    node.enter_also(&drives[..1]);
+    wait_for(|owner| matches!(owner, Ownership::Silent(_)));
     drop(node);
 }
