@@ -213,13 +213,24 @@ impl NewDrive {
     /// Refuses a drive that is in use, or holds anything. Writes nothing.
     pub(crate) async fn check(&self, buffers: &BufferPool) -> Result<(), Failure> {
         self.drive.check_unused(&self.path).map_err(of_drive)?;
-        if self.is_forced || self.is_retry {
+        if self.is_retry {
             return Ok(());
         }
-        let Some(holds) = self.holds(buffers).await? else {
-            return Ok(());
+        let holds = match self.is_forced {
+            true => None,
+            false => self.holds(buffers).await?,
         };
         let name = self.drive.drive().name();
+        if (self.is_forced || holds.is_some())
+            && let Some(user) = self.drive.user_elsewhere().await
+        {
+            return Err(Failure::unavailable(format!(
+                "drive '{name}' is in use, and nothing was written: {user}"
+            )));
+        }
+        let Some(holds) = holds else {
+            return Ok(());
+        };
         Err(Failure::invalid(format!(
             "drive '{name}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is \
              there, wipe it first ({}) or let it be overwritten with `--force {name}`",
