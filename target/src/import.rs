@@ -393,11 +393,19 @@ impl Source {
             Err(MayBeOlder::Missing(index)) => {
                 let drive = found.identity().drives.get(usize::from(index));
                 let path = drive.map_or_else(String::new, |drive| drive.path.display().to_string());
-                Err(Failure::invalid(format!(
-                    "drive number {} of the pool ('{path}') was not named, and may hold newer metadata: name it too; if it is lost, \
+                // Where nodes share the pool it may have been named, and be away.
+                let kind = match self.is_shared {
+                    true => ErrorKind::Unavailable,
+                    false => ErrorKind::Invalid,
+                };
+                Err(Failure::new(
+                    kind,
+                    format!(
+                        "drive number {} of the pool ('{path}') was not named, and may hold newer metadata: name it too; if it is lost, \
                  import without it: --force {name}",
-                    u32::from(index) + 1
-                )))
+                        u32::from(index) + 1
+                    ),
+                ))
             }
             // That machine has nothing newer: it cannot write any more, and was refused before it could be told that it had.
             Err(MayBeOlder::Open(_)) if self.named.iter().all(|one| one.is_claimed) => Ok(()),

@@ -70,10 +70,12 @@ impl Meeting {
 
 /// The drives on which the pool's metadata are, where too few of all answered. A drive that the pool lost is none of them.
 fn holders_of(drives: impl Iterator<Item = String>, error: &DriveError) -> Option<Holders> {
-    let drives: Vec<PathBuf> = drives.map(PathBuf::from).collect();
-    match error.kind() == drives::ErrorKind::Unreachable {
+    let paths: Vec<PathBuf> = drives.map(PathBuf::from).collect();
+    // Drives that are gone may be none of the pool any more.
+    let (away, gone) = (drives::ErrorKind::Unreachable, drives::ErrorKind::NotFound);
+    match [away, gone].contains(&error.kind()) {
         // Why they cannot be read is why they did not answer.
-        true => holders(&drives).ok().flatten(),
+        true => holders(&paths).ok().flatten(),
         false => None,
     }
 }
