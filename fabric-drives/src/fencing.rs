@@ -122,6 +122,20 @@ impl Shared {
         Ok(())
     }
 
+    /// See [`RemoteDrive::holder_elsewhere`](crate::RemoteDrive::holder_elsewhere).
+    pub(crate) async fn holder_elsewhere(self: &Arc<Self>) -> Result<Option<Uuid>, DriveError> {
+        if !self.facts().has_reservations {
+            return Ok(None);
+        }
+        let live = link::of(self)?.live_once(self).await?;
+        let report = live.namespace.reservation_report().await;
+        let report = report.map_err(|error| self.error(ErrorKind::Io, error.to_string()))?;
+        let mut registrants = report.registrants.iter();
+        let elsewhere =
+            registrants.find(|one| one.is_holder && !is_of_machine(&one.host, &self.host));
+        Ok(elsewhere.map(|one| Uuid::from_bytes(one.host)))
+    }
+
     /// Looks from time to time whether another opening has taken the namespace: an owner that only reads, or does nothing, would
     /// not hear of it. Ends with the drive, or with this reactor.
     fn watch(self: &Arc<Self>) {
@@ -348,7 +362,8 @@ impl Shared {
         let text = match is_owners {
             true => format!(
                 "the pool has the namespace open on another machine (host {host}): stop it there; if that machine is gone for \
-                 good, take the pool over: `onefold pool import --force`"
+                 good, take the pool over: `onefold pool import --force`; if a node serves the pool now without this drive, it takes \
+                 it by `onefold drive online`"
             ),
             false => format!(
                 "another host has a reservation on the namespace (host {host}, key {:#x}): end what uses it there, or clear the \

@@ -50,7 +50,9 @@ pub use address::{RemoteAddress, RemoteAddressError};
 pub use drained::Drained;
 pub use keys::{KeyFileError, KeyFolder, read_key_file};
 pub use link::LINK_BUFFER_BYTES;
-pub use node::{Holders, Node, NodeOptions, NodeState, SeenPool, SilentSled, Survey, nodes_of};
+pub use node::{
+    Holders, Node, NodeOptions, NodeState, SeenPool, SilentSled, Survey, nodes_of, owner_at,
+};
 pub use node_table::{NodeTable, NodeTableLimits, TableDescription, TableEntry, TableSeen};
 pub use shared::forget_losses;
 
@@ -192,6 +194,14 @@ impl RemoteDrive {
     #[must_use]
     pub fn fences_others(&self) -> bool {
         self.shared.facts().has_reservations
+    }
+
+    /// The host on another machine that holds the reservation of the namespace, if one does.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    pub async fn holder_elsewhere(&self) -> Result<Option<Uuid>, DriveError> {
+        self.shared.holder_elsewhere().await
     }
 
     /// The reservation stays when nobody has this drive any more, so that no earlier opening may write until the owner's next one.

@@ -116,6 +116,8 @@ pub struct TableSeen {
     pub pool: Option<Uuid>,
     /// The drained machines that it lists.
     pub drained: Drained,
+    /// The revision of that list; 0 if there is none.
+    pub drained_revision: u64,
     /// The entries that are not empty, by ascending number.
     pub entries: Vec<TableEntry>,
 }
@@ -132,7 +134,8 @@ impl TableSeen {
         Some(Self {
             revision,
             pool: (revision != 0).then(|| Uuid::from_bytes(pool)),
-            drained: Drained::read(drained.revision, &drained.text),
+            drained: Drained::read(&drained.text),
+            drained_revision: drained.revision,
             entries: entries.into_iter().map(TableEntry::from).collect(),
         })
     }
@@ -299,15 +302,16 @@ impl NodeTable {
         replaces: u64,
         drained: &Drained,
     ) -> Result<bool, DriveError> {
-        let (revision, text) = (drained.revision(), drained.text());
-        if revision <= replaces || text.len() > DRAINED_BYTES_MAX {
+        let text = drained.text();
+        let next = replaces.checked_add(1);
+        let Some(revision) = next.filter(|_| text.len() <= DRAINED_BYTES_MAX) else {
             let text = format!(
                 "a list of drained machines has at most {DRAINED_BYTES_MAX} bytes and follows an earlier one, and not {} bytes \
-                 and {revision} after {replaces}",
+                 after {replaces}",
                 text.len()
             );
             return Err(self.shared.error(ErrorKind::Invalid, text));
-        }
+        };
         let mut session = self.session().await?;
         let what = TableSend::Drained { replaces, revision };
         match session.send_to(namespace, what, Uuid::nil(), &text).await? {

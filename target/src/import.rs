@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use dedup::{EngineError, ErrorKind};
 use drives::{Drive, DriveError, OpenOptions};
-use fabric_drives::{Claim, Holders};
+use fabric_drives::{Claim, Holders, RemoteAddress};
 use meta::{
-    Ahead, DriveSpec, Importable, Label, MayBeOlder, MetaError, MetadataArea, Opening, PlaceKind,
-    PoolDir, PoolIdentity,
+    Ahead, DriveLabel, DriveSpec, Importable, Label, MayBeOlder, MetaError, MetadataArea, Opening,
+    PlaceKind, PoolDir, PoolIdentity,
 };
 use reactor::{BufferPool, ReactorThread};
 use subsystem::errors::Failure;
@@ -122,6 +122,8 @@ pub(crate) struct Source {
     /// The machine that opened the pool last may live, and is shut out; drives that do not answer are left out, if more than half of
     /// those with its metadata do.
     takes_over: bool,
+    /// Nodes share the pool: drives that were named may be none of it any more, and it may have others, which every node reaches.
+    is_shared: bool,
     /// The last epoch in which a node had the pool that shares it. Who opened it later does not, and keeps it.
     shared_until: Option<u32>,
 }
@@ -132,34 +134,86 @@ impl Source {
     /// # Errors
     /// Names the drive that cannot be used, and the remedy.
     pub(crate) fn claim(paths: &[PathBuf], force: Option<&str>) -> Result<Self, Failure> {
-        Self::open(paths, force, false)
-    }
-
-    /// The same for a pool that nodes share, from an owner that left or let its lease end. `shared_until`: the last epoch in which one
-    /// of these nodes had it, if that is known. Blocks.
-    ///
-    /// # Errors
-    /// As of [`claim`](Self::claim).
-    pub(crate) fn take_over(paths: &[PathBuf], shared_until: Option<u32>) -> Result<Self, Failure> {
-        let source = Self::open(paths, None, true)?;
-        Ok(Self {
-            shared_until,
-            ..source
-        })
-    }
-
-    fn open(paths: &[PathBuf], force: Option<&str>, takes_over: bool) -> Result<Self, Failure> {
         let reactor = start_reactor()?;
-        let (named, away) = open_all(&reactor, paths, force, takes_over)?;
+        let how = HowToOpen {
+            force,
+            goes_without: false,
+            skips_unlabelled: false,
+        };
+        let (named, away) = open_all(&reactor, paths, how)?;
         Ok(Self {
             pool: pool_of(&named)?,
             reactor,
             named,
             away,
             force: force.map(str::to_owned),
-            takes_over,
+            takes_over: false,
+            is_shared: false,
             shared_until: None,
         })
+    }
+
+    /// The same for a pool that nodes share. `known`: the one whose folder this node has. Drives that were named and are none of the pool
+    /// any more are left out. Blocks.
+    ///
+    /// # Errors
+    /// As of [`claim`](Self::claim).
+    pub(crate) fn share(paths: &[PathBuf], known: Option<Uuid>) -> Result<Self, Failure> {
+        Self::shared(paths, known, false)
+    }
+
+    /// The same, from an owner that left or let its lease end. `shared_until`: the last epoch in which one of these nodes had it, if that
+    /// is known. Blocks.
+    ///
+    /// # Errors
+    /// As of [`claim`](Self::claim).
+    pub(crate) fn take_over(
+        paths: &[PathBuf],
+        known: Option<Uuid>,
+        shared_until: Option<u32>,
+    ) -> Result<Self, Failure> {
+        let source = Self::shared(paths, known, true)?;
+        Ok(Self {
+            shared_until,
+            ..source
+        })
+    }
+
+    fn shared(paths: &[PathBuf], known: Option<Uuid>, takes_over: bool) -> Result<Self, Failure> {
+        let reactor = start_reactor()?;
+        let how = HowToOpen {
+            force: None,
+            goes_without: takes_over,
+            skips_unlabelled: true,
+        };
+        let (mut named, away) = open_all(&reactor, paths, how)?;
+        if named.is_empty() {
+            return Err(Failure::unavailable("no drive of the pool answers"));
+        }
+        Ok(Self {
+            pool: keep_one_pool(&mut named, known)?,
+            reactor,
+            named,
+            away,
+            force: None,
+            takes_over,
+            is_shared: true,
+            shared_until: None,
+        })
+    }
+
+    /// Takes the drives of a pool from an owner that is shut out, where nothing has to be made of them. Blocks.
+    ///
+    /// # Errors
+    /// As of [`import`](Self::import).
+    pub(crate) fn shut_out_owner(&mut self) -> Result<(), Failure> {
+        if !self.takes_over {
+            return Ok(());
+        }
+        if let Err(failure) = self.look(None) {
+            tracing::warn!(%failure, "the drives do not say which others the pool has");
+        }
+        self.shut_others_out().map(drop)
     }
 
     /// The last opening that the labels know.
@@ -215,17 +269,39 @@ impl Source {
         })
     }
 
-    /// Reads the metadata, also of drives in a cluster that were not named.
+    /// Reads the metadata, also of drives that every node reaches and that were not named; without those that are none of the pool any
+    /// more, where nodes share it.
     fn look(&mut self, ahead: Option<&Ahead>) -> Result<Importable, Failure> {
         loop {
             let areas = areas_of(&self.named, &self.reactor);
             let found = Importable::look_behind(self.pool, &areas, ahead).map_err(of_meta)?;
-            let others = others_in_cluster(found.identity(), &self.named);
+            if self.is_shared && leave_out_others(&mut self.named, found.identity()) {
+                continue;
+            }
+            let reached = match self.is_shared {
+                true => is_reached_by_all,
+                false => is_in_cluster,
+            };
+            let mut others = others_of(found.identity(), &self.named, reached);
+            others.retain(|path| !self.away.contains(path));
             if others.is_empty() {
                 return Ok(found);
             }
-            match open_all(&self.reactor, &others, self.force.as_deref(), false) {
-                Ok((others, _)) => self.named.extend(others),
+            let how = HowToOpen {
+                force: self.force.as_deref(),
+                goes_without: self.is_shared,
+                skips_unlabelled: self.is_shared,
+            };
+            match open_all(&self.reactor, &others, how) {
+                Ok((mut opened, _)) if self.is_shared => {
+                    opened.retain(|one| one.label.drive.pool == self.pool);
+                    leave_out_others(&mut opened, found.identity());
+                    // What is not there now is not waited for again.
+                    others.retain(|path| opened.iter().all(|one| one.path != *path));
+                    self.away.extend(others);
+                    self.named.extend(opened);
+                }
+                Ok((opened, _)) => self.named.extend(opened),
                 // Whoever forces it may have lost one.
                 Err(failure) if self.force.is_some() => {
                     tracing::warn!(%failure, "another drive of the pool is left out");
@@ -344,11 +420,19 @@ impl Source {
             Err(MayBeOlder::Missing(index)) => {
                 let drive = found.identity().drives.get(usize::from(index));
                 let path = drive.map_or_else(String::new, |drive| drive.path.display().to_string());
-                Err(Failure::invalid(format!(
-                    "drive number {} of the pool ('{path}') was not named, and may hold newer metadata: name it too; if it is lost, \
+                // Where nodes share the pool it may have been named, and be away.
+                let kind = match self.is_shared {
+                    true => ErrorKind::Unavailable,
+                    false => ErrorKind::Invalid,
+                };
+                Err(Failure::new(
+                    kind,
+                    format!(
+                        "drive number {} of the pool ('{path}') was not named, and may hold newer metadata: name it too; if it is lost, \
                  import without it: --force {name}",
-                    u32::from(index) + 1
-                )))
+                        u32::from(index) + 1
+                    ),
+                ))
             }
             // That machine has nothing newer: it cannot write any more, and was refused before it could be told that it had.
             Err(MayBeOlder::Open(_)) if self.named.iter().all(|one| one.is_claimed) => Ok(()),
@@ -372,7 +456,7 @@ impl ReadOnly {
     /// Opens them; those that are not in a cluster may be away, if not all are. Blocks.
     ///
     /// # Errors
-    /// A drive cannot be read, or is none of a pool.
+    /// A drive cannot be read, or none is one of a pool.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
         let reactor = start_reactor()?;
         let named = read_all(&reactor, paths, None)?;
@@ -384,7 +468,8 @@ impl ReadOnly {
     }
 }
 
-/// Opens drives to read them, as of [`ReadOnly::open`]; one that takes longer than `within` is away. Also those in a cluster that were not named.
+/// Opens drives to read them, as of [`ReadOnly::open`]; one that takes longer than `within` is away. Also those that every node reaches and
+/// that were not named; without those that are none of the pool any more.
 fn read_all(
     reactor: &ReactorThread,
     paths: &[PathBuf],
@@ -392,13 +477,18 @@ fn read_all(
 ) -> Result<Vec<Named>, Failure> {
     let mut named: Vec<Named> = Vec::new();
     let mut others = paths.to_vec();
+    let mut tried: Vec<PathBuf> = Vec::new();
     let mut away = None;
     while !others.is_empty() {
         for path in others {
+            tried.push(path.clone());
             let is_in_cluster = is_in_cluster(&path);
             match Named::to_read(reactor, path, within) {
-                // The others may have all that is needed.
-                Err(failure) if failure.kind == ErrorKind::Unavailable && !is_in_cluster => {
+                // The others may have all that is needed, and one that is no drive of a pool any more may have been.
+                Err(failure)
+                    if matches!(failure.kind, ErrorKind::Unavailable | ErrorKind::Invalid)
+                        && !is_in_cluster =>
+                {
                     away = Some(failure);
                 }
                 read => named.push(read?),
@@ -407,9 +497,16 @@ fn read_all(
         if let Some(failure) = away.take().filter(|_| named.is_empty()) {
             return Err(failure);
         }
-        let areas = areas_of(&named, reactor);
-        let found = Importable::look(pool_of(&named)?, &areas).map_err(of_meta)?;
-        others = others_in_cluster(found.identity(), &named);
+        let pool = keep_one_pool(&mut named, None)?;
+        loop {
+            let areas = areas_of(&named, reactor);
+            let found = Importable::look(pool, &areas).map_err(of_meta)?;
+            if !leave_out_others(&mut named, found.identity()) {
+                others = others_of(found.identity(), &named, is_reached_by_all);
+                others.retain(|path| !tried.contains(path));
+                break;
+            }
+        }
     }
     Ok(named)
 }
@@ -439,17 +536,77 @@ fn areas_of(named: &[Named], reactor: &ReactorThread) -> Vec<(u16, Arc<dyn Metad
     named.iter().filter_map(|one| one.area(reactor)).collect()
 }
 
-/// Where drives of the pool are that were not named, and that every node reaches: they may have been added since the first ones
-/// were named.
-fn others_in_cluster(identity: &PoolIdentity, named: &[Named]) -> Vec<PathBuf> {
+/// Where drives of the pool are that were not named, of those that are `reached`: they may have been added since the first ones were named.
+fn others_of(
+    identity: &PoolIdentity,
+    named: &[Named],
+    reached: impl Fn(&Path) -> bool,
+) -> Vec<PathBuf> {
     let is_known = |drive: &DriveSpec| {
         let is_it = |one: &Named| one.label.drive.drive == drive.uuid || one.path == drive.path;
         named.iter().any(is_it)
     };
     let drives = identity.drives.iter();
-    let others = drives.filter(|drive| !drive.is_removed && is_in_cluster(&drive.path));
+    let others = drives.filter(|drive| !drive.is_removed && reached(&drive.path));
     let others = others.filter(|drive| !is_known(drive));
     others.map(|drive| drive.path.clone()).collect()
+}
+
+/// Whether every node of a pool reaches a drive by that path.
+fn is_reached_by_all(path: &Path) -> bool {
+    is_in_cluster(path) || path.to_str().is_some_and(RemoteAddress::is_meant)
+}
+
+/// Leaves out what is a drive of the pool no more, or of another pool; the pool. `known`: the one that is meant, if that is known.
+fn keep_one_pool(named: &mut Vec<Named>, known: Option<Uuid>) -> Result<Uuid, Failure> {
+    let pools: Vec<Uuid> = named.iter().map(|one| one.label.drive.pool).collect();
+    let Some(pool) = pool_among(&pools, known) else {
+        return pool_of(named);
+    };
+    named.retain(|one| {
+        let is_its = one.label.drive.pool == pool;
+        if !is_its {
+            tracing::warn!(
+                drive = %one.path.display(),
+                "is a drive of another pool: it is left out, and need not be named any more"
+            );
+        }
+        is_its
+    });
+    Ok(pool)
+}
+
+/// Which pool is meant by drives of these: the one that is known, or the one of most of them.
+fn pool_among(pools: &[Uuid], known: Option<Uuid>) -> Option<Uuid> {
+    let count = |pool: Uuid| pools.iter().filter(|other| **other == pool).count();
+    if let Some(known) = known.filter(|known| count(*known) > 0) {
+        return Some(known);
+    }
+    let most = pools.iter().copied().max_by_key(|pool| count(*pool))?;
+    let is_only = |pool: &Uuid| *pool == most || count(*pool) < count(most);
+    pools.iter().all(is_only).then_some(most)
+}
+
+/// Whether the pool has the drive with that label.
+fn has_drive(drives: &[DriveSpec], label: &DriveLabel) -> bool {
+    let known = drives.get(usize::from(label.index));
+    known.is_some_and(|known| known.uuid == label.drive && !known.is_removed)
+}
+
+/// Leaves out drives that the pool has no more; whether there are any.
+fn leave_out_others(named: &mut Vec<Named>, identity: &PoolIdentity) -> bool {
+    let before = named.len();
+    named.retain(|one| {
+        let is_its = has_drive(&identity.drives, &one.label.drive);
+        if !is_its {
+            tracing::warn!(
+                drive = %one.path.display(),
+                "is no drive of the pool any more: it is left out, and need not be named any more"
+            );
+        }
+        is_its
+    });
+    named.len() < before
 }
 
 /// Opens a drive that another machine may have, and reads its label. Blocks.
@@ -486,14 +643,29 @@ async fn open_within(path: &Path, within: Option<Duration>) -> Result<OpenedDriv
     })
 }
 
-/// Opens the drives, so that no other process has them meanwhile, and reads their labels. `goes_without`: those that do not answer are
-/// left out, and returned too.
+/// How drives are opened that are to be taken.
+#[derive(Clone, Copy)]
+struct HowToOpen<'a> {
+    /// As of [`import`].
+    force: Option<&'a str>,
+    /// Those that do not answer are left out.
+    goes_without: bool,
+    /// And so are those without a label.
+    skips_unlabelled: bool,
+}
+
+/// Opens the drives, so that no other process has them meanwhile, and reads their labels. Those that do not answer and are left out are
+/// returned too.
 fn open_all(
     reactor: &ReactorThread,
     paths: &[PathBuf],
-    force: Option<&str>,
-    goes_without: bool,
+    how: HowToOpen<'_>,
 ) -> Result<(Vec<Named>, Vec<PathBuf>), Failure> {
+    let HowToOpen {
+        force,
+        goes_without,
+        skips_unlabelled,
+    } = how;
     let mut named: Vec<Named> = Vec::new();
     let mut away = Vec::new();
     let paths = paths.iter().map(|path| drive_path(path));
@@ -540,6 +712,13 @@ fn open_all(
             continue;
         };
         let Some(label) = label else {
+            if skips_unlabelled && !is_in_cluster(&path) {
+                tracing::warn!(
+                    drive = %path.display(),
+                    "is no drive of a pool any more: it is left out, and need not be named any more"
+                );
+                continue;
+            }
             return Err(Failure::invalid(format!(
                 "'{}' is no drive of a pool: `onefold pool labels` says what drives are",
                 path.display()
@@ -563,10 +742,7 @@ fn open_all(
             is_claimed,
         });
     }
-    match named.is_empty() && goes_without {
-        false => Ok((named, away)),
-        true => Err(Failure::unavailable("no drive of the pool answers")),
-    }
+    Ok((named, away))
 }
 
 /// Whether a drive that cannot be opened may be there again later, as far as is known.
@@ -651,7 +827,7 @@ impl Named {
         (blocks > 0).then(|| {
             (
                 self.label.drive.index,
-                area.on(&reactor.handle(), Patience::Short(ANSWER_MAX)),
+                area.on(&reactor.handle(), Patience::Short(ANSWER_MAX)) as Arc<dyn MetadataArea>,
             )
         })
     }
@@ -696,4 +872,42 @@ fn with_paths(
     let missing = missing.filter(|drive| !drive.is_removed && !is_named(drive.uuid));
     let missing = missing.map(|drive| drive.path.clone()).collect();
     Ok((identity, missing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drives_that_were_given_to_another_pool_do_not_say_which_one_is_meant() {
+        let [ours, other] = [1, 2].map(Uuid::from_u128);
+        assert_eq!(pool_among(&[ours, other, ours], None), Some(ours));
+        assert_eq!(pool_among(&[ours], None), Some(ours));
+        assert_eq!(pool_among(&[ours, other], Some(ours)), Some(ours));
+        assert_eq!(pool_among(&[other, ours, other], Some(ours)), Some(ours));
+        // Who has no folder, or that of a pool that is on none of them.
+        assert_eq!(pool_among(&[ours, other], None), None);
+        assert_eq!(pool_among(&[other], Some(ours)), Some(other));
+        assert_eq!(pool_among(&[], Some(ours)), None);
+    }
+
+    #[test]
+    fn a_drive_is_the_pools_as_long_as_no_other_one_has_its_place() {
+        let mut drives = vec![DriveSpec::new("a", 100), DriveSpec::new("b", 100)];
+        let label = DriveLabel {
+            pool: Uuid::from_u128(1),
+            drive: drives[1].uuid,
+            index: 1,
+            blocks: 100,
+            sub_block_bytes: 4096,
+        };
+        assert!(has_drive(&drives, &label));
+        let in_other_place = DriveLabel { index: 0, ..label };
+        let behind_all = DriveLabel { index: 2, ..label };
+        assert!(!has_drive(&drives, &in_other_place) && !has_drive(&drives, &behind_all));
+        let replaced = DriveSpec::new("b", 100);
+        assert!(!has_drive(&[drives[0].clone(), replaced], &label));
+        drives[1].is_removed = true;
+        assert!(!has_drive(&drives, &label));
+    }
 }

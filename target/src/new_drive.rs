@@ -225,18 +225,26 @@ impl NewDrive {
             return Ok(());
         }
         let name = self.drive.drive().name();
-        let owner = self.drive.living_owner().await.map_err(of_drive)?;
-        if let Some(machine) = owner.as_ref().filter(|_| self.is_forced) {
+        let holds = match self.is_forced {
+            true => None,
+            false => self.holds(buffers).await?,
+        };
+        if !self.is_forced && holds.is_none() {
+            return Ok(());
+        }
+        if let Some(user) = self.drive.user_elsewhere().await {
             return Err(Failure::unavailable(format!(
-                "drive '{name}' is in use by a daemon on the machine '{machine}': nothing was written, whatever --force says; stop that \
-                 daemon first"
+                "drive '{name}' is in use, and nothing was written: {user}"
             )));
         }
-        if self.is_forced {
-            return Ok(());
-        }
-        let Some(holds) = self.holds(buffers).await? else {
-            return Ok(());
+        let owner = self.drive.living_owner().await.map_err(of_drive)?;
+        let Some(holds) = holds else {
+            return owner.map_or(Ok(()), |machine| {
+                Err(Failure::unavailable(format!(
+                    "drive '{name}' is in use by a daemon on the machine '{machine}': nothing was written, whatever --force says; \
+                     stop that daemon first"
+                )))
+            });
         };
         Err(Failure::invalid(match owner {
             Some(machine) => served(name, &holds, &machine),

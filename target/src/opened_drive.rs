@@ -245,6 +245,26 @@ impl OpenedDrive {
         }
     }
 
+    /// Who uses it at this moment, as far as is known, for people: a node that offers its pool, or another machine that has it reserved.
+    pub(crate) async fn user_elsewhere(&self) -> Option<String> {
+        let Self::Remote(drive) = self else {
+            return None;
+        };
+        if let Ok(address) = drive.name().parse::<RemoteAddress>()
+            && let Ok(Some(machine)) = fabric_drives::owner_at(address, node_options()).await
+        {
+            return Some(format!(
+                "the machine '{machine}' serves a pool with it now: stop that node first; to let this machine offer that pool too, start \
+                 it with --join"
+            ));
+        }
+        let host = drive.holder_elsewhere().await.ok()??;
+        Some(format!(
+            "another machine has reserved it (host {host}), and may serve a pool with it: stop that one first; if it is gone for good, \
+             take its pool over (`onefold pool import --force`), and stop it then"
+        ))
+    }
+
     /// What was claimed stays so when this process ends, until the pool is opened.
     pub(crate) fn stay_claimed(&self) {
         if let Self::Remote(drive) = self {

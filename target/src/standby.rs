@@ -15,6 +15,7 @@ use dedup::ErrorKind;
 use drives::nodes::Ownership;
 use meta::{Ahead, Opening, PoolDir, RocksOptions, Store as _};
 use subsystem::errors::Failure;
+use uuid::Uuid;
 
 use crate::errors::{of_drive, of_meta};
 use crate::import::{Source, is_any_labelled};
@@ -194,9 +195,9 @@ pub(crate) async fn take(
     let (dir, named) = (request.dir.clone(), named(request)?);
     let work = move || {
         let shared_until = node.last_epoch().map_err(of_drive)?;
-        let claim = |drives: &[PathBuf]| match from {
-            From::Nobody => Source::claim(drives, None),
-            From::Owner => Source::take_over(drives, shared_until),
+        let claim = |drives: &[PathBuf], known| match from {
+            From::Nobody => Source::share(drives, known),
+            From::Owner => Source::take_over(drives, known, shared_until),
         };
         let (epoch, claimed) = prepare_folder(&dir, named, claim, ahead)?;
         // If it dies before all know that it has the pool, the others know from whom they take it.
@@ -206,7 +207,9 @@ pub(crate) async fn take(
     let prepared: Result<Result<_, Failure>, _> = tokio::task::spawn_blocking(work).await;
     let claimed =
         prepared.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))??;
-    let request = request.clone();
+    let mut request = request.clone();
+    // They were named to find the pool. It may have others by now, as its folder says.
+    request.drives.clear();
     let opening = control.spawn(move || async move { pool::open_claimed(&request, claimed).await });
     opening.await?
 }
@@ -217,16 +220,23 @@ pub(crate) async fn take(
 fn prepare_folder(
     dir: &Path,
     named: Vec<PathBuf>,
-    claim: impl Fn(&[PathBuf]) -> Result<Source, Failure>,
+    claim: impl Fn(&[PathBuf], Option<Uuid>) -> Result<Source, Failure>,
     ahead: Option<Ahead>,
 ) -> Result<(u32, ClaimedDrives), Failure> {
     if !PoolDir::exists(dir) {
-        let imported = claim(&named)?.import(dir, ahead)?;
+        let imported = claim(&named, None)?.import(dir, ahead)?;
         return Ok((imported.epoch, imported.claimed));
     }
     // Before they are this node's, another one may open the pool still.
-    let source = claim(&drives_of(dir, named)?)?;
-    if is_newest(dir, source.newest_opening())? {
+    let known = PoolDir::look(dir).map_err(of_meta)?.identity().uuid;
+    let mut source = claim(&drives_of(dir, named)?, Some(known))?;
+    let mut is_own = is_newest(dir, source.newest_opening())?;
+    if is_own {
+        // Another node may have taken the drives since, and have failed then.
+        source.shut_out_owner()?;
+        is_own = is_newest(dir, source.newest_opening())?;
+    }
+    if is_own {
         let epoch = source.newest_opening().map_or(0, |opening| opening.epoch);
         return Ok((epoch, source.into_drives()));
     }

@@ -37,7 +37,7 @@ use crate::address::RemoteAddress;
 use crate::keys::KeyFolder;
 use crate::node_table::{NodeTable, NodeTableLimits, TableEntry, TableSeen};
 use deciding::{Deciding, deciding};
-use entry::SAYS_BYTES_MAX;
+use entry::{SAYS_BYTES_MAX, Said};
 use own::{Description, Own};
 use votes::TooFew;
 use worker::{Answer, Ask, Worker};
@@ -68,6 +68,8 @@ pub struct NodeOptions {
     pub lease: Duration,
     /// How long a table may take to answer.
     pub table: NodeTableLimits,
+    /// Why tables do not answer was told before.
+    pub is_told: bool,
 }
 
 impl NodeOptions {
@@ -79,13 +81,60 @@ impl NodeOptions {
             keys,
             lease: Duration::from_millis(1500),
             table: NodeTableLimits::default(),
+            is_told: false,
         }
+    }
+}
+
+/// How tables are reached.
+struct Tables {
+    host: Nqn,
+    keys: KeyFolder,
+    limits: NodeTableLimits,
+    lease: Duration,
+    is_told: bool,
+}
+
+impl Tables {
+    /// Begins to work on the table of a drive; its name, and where it is asked.
+    fn begin(
+        &self,
+        at: usize,
+        address: RemoteAddress,
+        own: &Arc<Own>,
+        reactor: &reactor::Handle,
+    ) -> (String, queue::Sender<Ask>) {
+        let (sender, asks) = queue::channel(ASKS_MAX);
+        let name = address.to_string();
+        let (host, keys, limits) = (self.host.clone(), self.keys.clone(), self.limits.clone());
+        let (own, lease, is_told) = (own.clone(), self.lease, self.is_told);
+        let work = move || async move {
+            let worker = Worker {
+                at,
+                table: NodeTable::new(address, host, keys, limits),
+                own,
+                lease,
+                asks,
+                silent: None,
+                is_told,
+                described: None,
+                is_others: false,
+                drained: None,
+                next: reactor::now(),
+            };
+            worker.run().await;
+        };
+        reactor.spawn(work).detach();
+        (name, sender)
     }
 }
 
 /// This process among the nodes of a pool. Its calls block, and are not for reactors.
 pub struct Node {
     drives: Vec<(String, queue::Sender<Ask>)>,
+    /// Drives of the pool that it was not started with. It has an entry with them, and asks them nothing.
+    beside: Mutex<Vec<(String, queue::Sender<Ask>)>>,
+    tables: Tables,
     /// For each sled the places of its drives among those.
     sleds: Vec<Vec<usize>>,
     /// Those that decide where half of all do not answer.
@@ -138,6 +187,7 @@ impl Node {
             keys,
             lease,
             table: limits,
+            is_told,
         } = options;
         let config = reactor::Config {
             name: "nodes".to_owned(),
@@ -153,31 +203,19 @@ impl Node {
         let own = Arc::new(Own::new(process));
         let answer_max = limits.connect + limits.command * 2;
         let sleds = survey::by_sled(&drives);
-        let workers = (0..).zip(drives).map(|(at, address)| {
-            let (sender, asks) = queue::channel(ASKS_MAX);
-            let name = address.to_string();
-            let (own, host, keys, limits) =
-                (own.clone(), host.clone(), keys.clone(), limits.clone());
-            let work = move || async move {
-                let worker = Worker {
-                    at,
-                    table: NodeTable::new(address, host, keys, limits),
-                    own,
-                    lease,
-                    asks,
-                    silent: None,
-                    described: None,
-                    is_others: false,
-                    drained: None,
-                    next: reactor::now(),
-                };
-                worker.run().await;
-            };
-            reactor.handle().spawn(work).detach();
-            (name, sender)
-        });
+        let tables = Tables {
+            host,
+            keys,
+            limits,
+            lease,
+            is_told,
+        };
+        let drives = (0..).zip(drives);
+        let drives = drives.map(|(at, it)| tables.begin(at, it, &own, &reactor.handle()));
         Ok(Self {
-            drives: workers.collect(),
+            drives: drives.collect(),
+            beside: Mutex::default(),
+            tables,
             deciding: Mutex::default(),
             sleds,
             own,
@@ -310,9 +348,19 @@ impl Node {
             let answer = answer?.map_err(|error| errors.push(error));
             answer.ok()
         });
-        let seen = seen.collect();
-        self.deciding(seen)
-            .ok_or_else(|| self.worst(errors.into_iter()))
+        let seen: Vec<Option<TableSeen>> = seen.collect();
+        let answered = errors
+            .iter()
+            .filter(|error| error.kind() != ErrorKind::Unreachable);
+        let all_answered = answered.count() + seen.iter().flatten().count() == seen.len();
+        self.deciding(seen).ok_or_else(|| {
+            let worst = self.worst(errors.into_iter());
+            match all_answered {
+                true => worst,
+                // As long as one does not answer, waiting may mend it.
+                false => DriveError::new(ErrorKind::Unreachable, worst.drive(), worst.message()),
+            }
+        })
     }
 
     /// The answers that count, if they are enough.
@@ -326,6 +374,25 @@ impl Node {
         let drives: Vec<&str> = self.drives().collect();
         let by = Deciding::new(holders, &drives, Instant::now());
         *self.deciding.lock().unwrap_or_else(PoisonError::into_inner) = Some(by);
+    }
+
+    /// Has an entry with these drives too, as long as they are named: the pool has got them since this node was started, and other nodes
+    /// may ask them instead of drives that it has lost.
+    pub fn enter_also(&self, drives: &[RemoteAddress]) {
+        let Some(reactor) = &self.reactor else {
+            return;
+        };
+        let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
+        let names: Vec<String> = drives.iter().map(ToString::to_string).collect();
+        beside.retain(|(name, _)| names.contains(name));
+        for (name, address) in names.iter().zip(drives) {
+            let mut known = self.drives.iter().chain(beside.iter());
+            if known.all(|(known, _)| known != name) {
+                let at = self.drives.len();
+                let address = address.clone();
+                beside.push(self.tables.begin(at, address, &self.own, &reactor.handle()));
+            }
+        }
     }
 
     /// The addresses of its drives.
@@ -488,6 +555,26 @@ impl Node {
     }
 }
 
+/// The machine of the node that has the pool with the drive at this address, if one lives that is not this process. On a reactor.
+///
+/// # Errors
+/// Its target does not answer, or has no node tables.
+pub async fn owner_at(
+    drive: RemoteAddress,
+    options: NodeOptions,
+) -> Result<Option<String>, DriveError> {
+    let table = NodeTable::new(drive, options.host, options.keys, options.table);
+    let own = Process::own();
+    let mut entries = table.look().await?.entries;
+    entries.retain(|entry| Said::parse(&entry.text).is_some_and(|said| said.process != own));
+    Ok(
+        match votes::ownership(&[Some(entries)], Uuid::nil(), &own) {
+            Ok(Ownership::Owned(machine)) => Some(machine),
+            Ok(_) | Err(TooFew) => None,
+        },
+    )
+}
+
 /// The nodes of the pool with these drives, for who is none of them. Blocks.
 ///
 /// # Errors
@@ -505,7 +592,15 @@ impl Drop for Node {
         if let NodeState::Serves(epoch) = self.own.state() {
             self.own.set_state(NodeState::Left(epoch));
         }
+        let beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
+        let beside = std::mem::take(&mut *{ beside });
+        for (_, asks) in &beside {
+            let (answer, _) = channel();
+            // Best effort: its lease ends.
+            let _ = asks.try_send(Ask::Leave(answer));
+        }
         let _ = self.ask_within(LEAVE_MAX, Ask::Leave);
+        drop(beside);
         self.drives.clear();
         if let Some(reactor) = self.reactor.take() {
             reactor.stop_and_join();

@@ -22,7 +22,7 @@ struct Current {
     number: Option<u16>,
     said: Said,
     description: Option<Arc<Description>>,
-    /// The newest list of drained machines that any table had.
+    /// All that any table had of drained machines.
     drained: Drained,
 }
 
@@ -87,10 +87,9 @@ impl Own {
         self.lock().drained.merge(seen);
     }
 
-    /// The newest list that this node knows, if it is later than that revision.
-    pub(super) fn drained_after(&self, revision: u64) -> Option<Drained> {
-        let newest = self.lock().drained.clone();
-        (newest.revision() > revision).then_some(newest)
+    /// All that this node knows of drained machines.
+    pub(super) fn drained(&self) -> Drained {
+        self.lock().drained.clone()
     }
 
     /// Its number, if it has one, and its entry.

@@ -8,7 +8,7 @@
 //! - What tables say makes nobody connect to another place.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use drives::nodes::{Ownership, Process};
 use drives::{DriveError, ErrorKind};
@@ -148,11 +148,11 @@ fn pools_of(tables: &[SeenTable], own: Uuid, process: &Process) -> Vec<SeenPool>
 
 /// What is drained, as these tables say together.
 fn drained_of(tables: &[SeenTable]) -> Drained {
-    let mut newest = Drained::default();
+    let mut all = Drained::default();
     for table in tables {
-        newest.merge(&table.seen.drained);
+        all.merge(&table.seen.drained);
     }
-    newest
+    all
 }
 
 /// The tables of the sleds that answered, and where.
@@ -193,9 +193,7 @@ impl Node {
     fn surveyed(&self, tables: &[SeenTable], silent: Vec<SilentSled>) -> Survey {
         let mut drained = drained_of(tables);
         // Tables of sleds that started again have not heard of it yet.
-        if let Some(newest) = self.own.drained_after(drained.revision()) {
-            drained = newest;
-        }
+        drained.merge(&self.own.drained());
         Survey {
             pools: pools_of(tables, self.own.node, &self.own.process()),
             drained,
@@ -258,21 +256,19 @@ impl Node {
         Ok(looked)
     }
 
-    /// Changes the list of drained machines in the tables of all pools on the sleds that answer. `change` says whether there is something to
-    /// change, and may be called again. The nodes of a pool tell the tables of sleds that do not answer now.
+    /// Drains a machine, or ends that, in the tables of all pools on the sleds that answer. The nodes of a pool tell the tables of sleds that
+    /// do not answer now, or that were not named.
     ///
     /// # Errors
     /// No sled answers; the list would be longer than 4000 bytes; or others change it all the time.
-    pub fn change_drained(
-        &self,
-        mut change: impl FnMut(&mut BTreeSet<String>) -> bool,
-    ) -> Result<(), DriveError> {
+    pub fn set_drained(&self, machine: &str, drains: bool) -> Result<(), DriveError> {
         let failed = |kind, text: &str| Err(DriveError::new(kind, self.drive(), text));
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = since_1970.map_or(0, |since| since.as_millis() as u64);
         for _ in 0..CHANGES_MAX {
             let Looked { tables, by, .. } = self.look_around(self.answer_max, None)?;
-            let newest = drained_of(&tables);
-            let mut machines = newest.machines().clone();
-            let is_change = change(&mut machines);
+            let mut next = drained_of(&tables);
+            next.set(machine, drains, now);
             let of_pools = tables
                 .iter()
                 .filter(|table| table.seen.pool.is_some() || !table.seen.entries.is_empty());
@@ -280,30 +276,17 @@ impl Node {
             if of_pools.peek().is_none() {
                 return failed(ErrorKind::Invalid, "no pool has drives on these sleds");
             }
-            let Some(next) = newest.followed_by(machines) else {
-                return failed(
-                    ErrorKind::Invalid,
-                    "its list of drained machines is the last",
-                );
-            };
             if next.text().len() > DRAINED_BYTES_MAX {
                 let text = "no more machines can be drained: `onefold cluster resume` ends that of one that is gone";
                 return failed(ErrorKind::NoSpace, text);
             }
             let mut replaces: BTreeMap<usize, Vec<(u32, u64)>> = BTreeMap::new();
             for table in of_pools {
-                let there = &table.seen.drained;
-                if !is_change && *there == newest {
-                    continue;
-                }
                 let Some(at) = by.get(&table.sled) else {
                     continue;
                 };
                 let of_sled = replaces.entry(*at).or_default();
-                of_sled.push((table.namespace, there.revision()));
-            }
-            if replaces.is_empty() {
-                return Ok(());
+                of_sled.push((table.namespace, table.seen.drained_revision));
             }
             let asks = |answer: &Answer<bool>| {
                 let asks = replaces.into_iter().map(|(at, replaces)| {
@@ -372,6 +355,7 @@ mod tests {
                 revision: u64::from(pool != 0),
                 pool: (pool != 0).then(|| Uuid::from_u128(pool)),
                 drained: Drained::default(),
+                drained_revision: 0,
                 entries: entries.to_vec(),
             },
         }

@@ -77,13 +77,23 @@ impl Known {
     }
 }
 
-/// Who had the pool last, or opened it last: the one with the latest epoch, but for the node `own`.
+/// Who had the pool last, or opened it last: the one with the latest epoch, but for the node `own`. One that could not open it names the
+/// epoch in which it tried, and that is the next owner's too: of several who say that they are, one that serves the pool counts before
+/// one that takes it, and that before one that left.
 fn last_owner(all: &[Known], own: Uuid) -> Option<&Known> {
     let owners = all.iter().filter(|known| {
         let is_own = known.node == own && matches!(known.said.state, NodeState::Takes(_));
         known.said.state.epoch() > 0 && !is_own
     });
-    owners.max_by_key(|known| (known.said.state.epoch(), std::cmp::Reverse(known.age)))
+    let rank = |state: NodeState| match state {
+        NodeState::Serves(_) => 2,
+        NodeState::Takes(_) => 1,
+        NodeState::Left(_) | NodeState::Standby => 0,
+    };
+    owners.max_by_key(|known| {
+        let state = known.said.state;
+        (state.epoch(), rank(state), std::cmp::Reverse(known.age))
+    })
 }
 
 /// The latest epoch in which a node opened the pool that told the others of it; 0 if none is known.
@@ -263,6 +273,28 @@ mod tests {
             entry(1, "b", NodeState::Left(8), false),
         ]);
         assert_eq!(seen(&[left]), Ok(Ownership::Left));
+    }
+
+    #[test]
+    fn who_failed_to_open_the_pool_in_the_epoch_of_its_owner_had_it_not_later() {
+        let mut failed = entry(0, "a", NodeState::Left(8), true);
+        let owner = entry(1, "b", NodeState::Serves(8), true);
+        for age in [Duration::ZERO, LEASE / 2, LEASE - Duration::from_millis(1)] {
+            failed.age = age;
+            let both = [Some(vec![failed.clone(), owner.clone()])];
+            assert_eq!(seen(&both), Ok(Ownership::Owned("b".to_owned())));
+            let (last, others) = machines(&both).expect("it answers");
+            assert_eq!((last.as_deref(), others.len()), (Some("b"), 1));
+            // It tries again.
+            let takes = entry(0, "a", NodeState::Takes(8), true);
+            let both = [Some(vec![takes, owner.clone()])];
+            let own = ownership(&both, Uuid::from_u128(0), &Process::own());
+            assert_eq!(own, Ok(Ownership::Owned("b".to_owned())));
+            // The owner died.
+            let died = entry(1, "b", NodeState::Serves(8), false);
+            let both = [Some(vec![failed.clone(), died])];
+            assert_eq!(seen(&both), Ok(Ownership::Silent("b".to_owned())));
+        }
     }
 
     #[test]

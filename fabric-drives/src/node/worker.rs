@@ -58,13 +58,15 @@ pub(super) struct Worker {
     pub(super) lease: Duration,
     pub(super) asks: Receiver<Ask>,
     /// Why it did not answer last.
-    pub(super) silent: Option<String>,
+    pub(super) silent: Option<(ErrorKind, String)>,
+    /// That is not told any more before it has answered once.
+    pub(super) is_told: bool,
     /// The revision of the description that it has of this node.
     pub(super) described: Option<u64>,
     /// Another node has the number; that is told once.
     pub(super) is_others: bool,
-    /// The revision of its list of drained machines, as it was seen last.
-    pub(super) drained: Option<u64>,
+    /// Its list of drained machines and that list's revision, as they were seen last.
+    pub(super) drained: Option<(u64, Drained)>,
     /// When its entry is renewed next.
     pub(super) next: Instant,
 }
@@ -142,13 +144,9 @@ impl Worker {
 
     async fn look(&mut self) -> Result<TableSeen, DriveError> {
         let seen = self.table.look().await?;
-        self.note_drained(&seen.drained);
+        self.drained = Some((seen.drained_revision, seen.drained.clone()));
+        self.own.note_drained(&seen.drained);
         Ok(seen)
-    }
-
-    fn note_drained(&mut self, seen: &Drained) {
-        self.drained = Some(seen.revision());
-        self.own.note_drained(seen);
     }
 
     async fn survey(&mut self) -> Result<Vec<SeenTable>, DriveError> {
@@ -184,25 +182,21 @@ impl Worker {
     fn check(&self) -> Result<(), DriveError> {
         match &self.silent {
             None => Ok(()),
-            Some(why) => Err(DriveError::new(
-                ErrorKind::Unreachable,
-                self.table.name(),
-                why.clone(),
-            )),
+            Some((kind, why)) => Err(DriveError::new(*kind, self.table.name(), why.clone())),
         }
     }
 
     fn noted<T>(&mut self, answered: Result<T, DriveError>) -> Result<T, DriveError> {
         match &answered {
-            Ok(_) => self.silent = None,
+            Ok(_) => (self.silent, self.is_told) = (None, false),
             Err(error) => {
                 // What it had may be gone when it answers again.
                 self.described = None;
                 self.drained = None;
-                if self.silent.is_none() {
+                if self.silent.is_none() && !self.is_told {
                     tracing::warn!(%error, "the drive's node table cannot be used");
                 }
-                self.silent = Some(error.message().to_owned());
+                self.silent = Some((error.kind(), error.message().to_owned()));
             }
         }
         answered
@@ -255,13 +249,14 @@ impl Worker {
                 .await?;
             self.described = Some(revision);
         }
-        if let Some(there) = self.drained
-            && let Some(newest) = self.own.drained_after(there)
+        let all = self.own.drained();
+        if let Some((revision, there)) = &self.drained
+            && *there != all
         {
-            let namespace = self.table.namespace();
-            let is_its = self.table.drain(namespace, there, &newest).await?;
-            // Somebody else changed it: the next look tells.
-            self.drained = is_its.then(|| newest.revision());
+            // Somebody else changes it too: the next look tells what it is then.
+            let (namespace, revision) = (self.table.namespace(), *revision);
+            self.drained = None;
+            let _ = self.table.drain(namespace, revision, &all).await?;
         }
         Ok(kept)
     }

@@ -5,9 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use drives::nodes::Ownership;
 use drives::{DriveError, ErrorKind};
 use fabric_drives::{
-    Claim, Drained, KeyFolder, Node, NodeOptions, NodeTable, NodeTableLimits, TableDescription,
+    Claim, Drained, KeyFolder, Node, NodeOptions, NodeState, NodeTable, NodeTableLimits,
+    RemoteAddress, TableDescription,
 };
 use futures_util::future::join;
 use nvme::Nqn;
@@ -402,34 +404,32 @@ fn a_list_of_drained_machines_is_replaced_by_who_has_read_it_and_a_look_has_it()
     story(async || {
         let (one, two) = (table(&sled), table(&sled));
         assert_eq!(one.namespaces().await.expect("an answer"), [1]);
-        let first = Drained::read(5, b"node-a");
+        let first = Drained::read(b"node-a 5 +");
         assert!(one.drain(1, 0, &first).await.expect("an answer"));
-        let other = Drained::read(6, b"node-b");
+        let other = Drained::read(b"node-b 6 +");
         let drained = two.drain(1, 0, &other).await;
         assert!(!drained.expect("an answer"), "it has another revision");
         assert_eq!(two.look().await.expect("an answer").drained, first);
-        assert!(two.drain(1, 5, &other).await.expect("an answer"));
+        assert!(two.drain(1, 1, &other).await.expect("an answer"));
         let seen = one.look_at(&[1]).await.expect("an answer");
         assert_eq!(seen.len(), 1);
         assert_eq!((seen[0].0, &seen[0].1.drained), (1, &other));
-        let older = two.drain(1, 6, &first).await;
-        assert_eq!(kind_of(older), ErrorKind::Invalid);
+        assert_eq!(seen[0].1.drained_revision, 2);
+        let behind_the_last = two.drain(1, u64::MAX, &first).await;
+        assert_eq!(kind_of(behind_the_last), ErrorKind::Invalid);
     });
 }
 
-/// Waits until the sled's table has that list.
-fn wait_for_list(sled: &Sled, revision: u64, text: &[u8]) {
+/// Waits until the sled's table has that list; its text and revision.
+fn wait_for_drained(sled: &Sled, machines: &[&str]) -> DrainedList {
+    let machines: BTreeSet<String> = machines.iter().map(|&name| name.to_owned()).collect();
     let began = std::time::Instant::now();
     loop {
-        let there = sled
-            .media()
-            .nodes
-            .as_ref()
-            .expect("a table")
-            .drained
-            .clone();
-        if (there.revision, &there.text[..]) == (revision, text) {
-            return;
+        let media = sled.media();
+        let there = media.nodes.as_ref().expect("a table").drained.clone();
+        drop(media);
+        if Drained::read(&there.text).machines() == machines {
+            return there;
         }
         assert!(began.elapsed() < Duration::from_secs(20), "{there:?}");
         std::thread::sleep(Duration::from_millis(5));
@@ -437,50 +437,76 @@ fn wait_for_list(sled: &Sled, revision: u64, text: &[u8]) {
 }
 
 #[test]
-fn a_node_writes_the_list_that_it_knows_back_to_a_table_that_has_an_older_one() {
+fn a_node_writes_what_it_knows_of_drained_machines_back_to_a_table_that_lacks_it() {
     let sled = Sled::start(4096).with_nodes();
     let drives = || vec![sled.address().parse().expect("an address")];
     let host = Nqn::new("nqn.2026-11.dev.onefold:a-pool").expect("a name");
     let options = NodeOptions::new(host, KeyFolder::new("/no/keys"));
     let person = Node::visit(drives(), options.clone()).expect("a thread");
-    let nobody = person.change_drained(|_| true);
+    let nobody = person.set_drained("node-a", true);
     assert_eq!(kind_of(nobody), ErrorKind::Invalid, "there is no pool");
     let node = Node::join(drives(), None, options).expect("it is the first one");
-    let drain = |name: &str| {
-        let insert = |machines: &mut BTreeSet<String>| machines.insert(name.to_owned());
-        person.change_drained(insert).expect("there is a pool");
-    };
-    drain("node-a");
-    wait_for_list(&sled, 1, b"node-a");
-    drain("node-a");
-    wait_for_list(&sled, 1, b"node-a");
-    drain("node-b");
-    wait_for_list(&sled, 2, b"node-a\nnode-b");
+    let set = |name: &str, drains| person.set_drained(name, drains).expect("there is a pool");
+    set("node-a", true);
+    wait_for_drained(&sled, &["node-a"]);
+    set("node-a", true);
+    set("node-b", true);
+    let both = wait_for_drained(&sled, &["node-a", "node-b"]);
     let survey = person.survey_all().expect("an answer");
     assert_eq!((survey.pools.len(), survey.silent.len()), (1, 0));
     assert!(node.reaches(), "and it has seen the list");
     sled.change_nodes(|nodes| nodes.drained = DrainedList::default());
     assert!(node.reaches(), "and it has seen that the list is gone");
-    wait_for_list(&sled, 2, b"node-a\nnode-b");
-    // Who changes it at the same time reads again.
-    let mut changes = 0;
-    let changed = person.change_drained(|machines| {
-        changes += 1;
-        if changes == 1 {
-            sled.change_nodes(|nodes| {
-                let text = b"node-c".to_vec();
-                nodes.drained = DrainedList { revision: 3, text };
-            });
-        }
-        machines.insert("node-d".to_owned())
+    let again = wait_for_drained(&sled, &["node-a", "node-b"]);
+    assert_eq!(again.text, both.text);
+    // By another sled somebody else gave other commands, and that one's table has been changed as often.
+    sled.change_nodes(|nodes| {
+        let text = b"node-c 3 +".to_vec();
+        let revision = nodes.drained.revision;
+        nodes.drained = DrainedList { revision, text };
     });
-    changed.expect("it is changed");
-    wait_for_list(&sled, 4, b"node-c\nnode-d");
+    assert!(node.reaches(), "and it has seen the other list");
+    wait_for_drained(&sled, &["node-a", "node-b", "node-c"]);
+    set("node-b", false);
+    wait_for_drained(&sled, &["node-a", "node-c"]);
     // A list that cannot be longer.
-    let full = person.change_drained(|machines| {
-        machines.extend((0..40).map(|number| format!("{number:0>100}")));
-        true
+    let full = (0..40).find_map(|number| {
+        let drained = person.set_drained(&format!("{number:0>100}"), true);
+        drained.err().map(|error| (number, error.kind()))
     });
-    assert_eq!(kind_of(full), ErrorKind::NoSpace);
+    let (number, kind) = full.expect("no room for all");
+    assert!(
+        kind == ErrorKind::NoSpace && number > 30,
+        "{number} {kind:?}"
+    );
+    drop(node);
+}
+
+#[test]
+fn a_node_has_an_entry_with_drives_that_its_pool_got_since_it_was_started() {
+    let sleds = [1, 2, 3].map(|_| Sled::start(4096).with_nodes());
+    let address = |sled: &Sled| -> RemoteAddress { sled.address().parse().expect("an address") };
+    let drives: Vec<RemoteAddress> = sleds.iter().map(address).collect();
+    let host = Nqn::new("nqn.2026-11.dev.onefold:a-pool").expect("a name");
+    let options = NodeOptions::new(host, KeyFolder::new("/no/keys"));
+    let node =
+        Node::join(drives[..1].to_vec(), None, options.clone()).expect("it is the first one");
+    node.set_state(NodeState::Serves(7)).expect("it is told");
+    // Another node was started with the drives that the pool has now.
+    let other = Node::join(drives.clone(), None, options).expect("there is room");
+    let wait_for = |owner: fn(&Ownership) -> bool| {
+        let began = std::time::Instant::now();
+        while !owner(&other.owner().expect("it answers")) {
+            assert!(began.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for(|owner| matches!(owner, Ownership::Silent(_)));
+    node.enter_also(&drives);
+    node.enter_also(&drives[..2]);
+    wait_for(|owner| matches!(owner, Ownership::Owned(_)));
+    // The drive left the pool.
+    node.enter_also(&drives[..1]);
+    wait_for(|owner| matches!(owner, Ownership::Silent(_)));
     drop(node);
 }

@@ -51,6 +51,9 @@ const CUT_OFF: Duration = Duration::from_secs(5);
 /// How often it is asked.
 const PULSE: Duration = Duration::from_secs(1);
 
+/// How often a node that waits for the pool's drives says so.
+const TOLD_AGAIN: Duration = Duration::from_secs(60);
+
 /// How long changes are gathered before they are told.
 const GATHER: Duration = Duration::from_millis(100);
 
@@ -110,13 +113,15 @@ pub(crate) struct SaidListener {
 /// # Errors
 /// The drives cannot be reached, or this node may not use them, or there are too many nodes.
 pub(crate) async fn join(meeting: Meeting, waits: bool) -> Result<Arc<Node>, Failure> {
-    let mut is_told = false;
+    let mut told_at: Option<Instant> = None;
     loop {
         let meeting = meeting.clone();
-        match blocking(move || Ok(Node::join(meeting))).await? {
+        let is_told = told_at.is_some_and(|at| at.elapsed() < TOLD_AGAIN);
+        match blocking(move || Ok(Node::join(meeting, is_told))).await? {
             Err(error) if waits && error.kind() == drives::ErrorKind::Unreachable => {
-                if !std::mem::replace(&mut is_told, true) {
+                if !is_told {
                     tracing::warn!(%error, "this node tries again until the pool's drives answer");
+                    told_at = Some(Instant::now());
                 }
                 tokio::time::sleep(PULSE).await;
             }
@@ -130,7 +135,8 @@ pub(crate) async fn has_pool(node: &Arc<Node>, pool: &OpenPool) {
     let (telling, epoch) = (node.clone(), pool.engine.opening().epoch);
     let metadata = pool.metadata.as_ref();
     let metadata = metadata.map(|metadata| Arc::downgrade(&metadata.copies));
-    if let Err(failure) = blocking(move || telling.has_pool(epoch, metadata)).await {
+    let dir = Arc::downgrade(&pool.dir);
+    if let Err(failure) = blocking(move || telling.has_pool(epoch, metadata, dir)).await {
         tracing::warn!(%failure, "the other nodes do not know yet that this one has the pool");
     }
 }

@@ -180,10 +180,7 @@ impl Neighbours {
                 Cluster::change(registry, |cluster| cluster.set_drained(machine, drained))
             }
             Self::Sleds(node) => {
-                let changed = node.change_drained(|machines| match drained {
-                    true => machines.insert(machine.to_owned()),
-                    false => machines.remove(machine),
-                });
+                let changed = node.set_drained(machine, drained);
                 changed.map_err(of_drive)
             }
         }
@@ -225,7 +222,7 @@ pub(crate) fn cluster_of(survey: &Survey) -> Cluster {
         };
         Some((pool.uuid?, known))
     });
-    Cluster::of(pools, survey.drained.machines().clone())
+    Cluster::of(pools, survey.drained.machines())
 }
 
 #[cfg(test)]
@@ -263,7 +260,7 @@ mod tests {
                 pool(4, None, &["a", "b"]),
                 pool(0, Some("c"), &["a"]),
             ],
-            drained: Drained::read(1, b"d"),
+            drained: Drained::read(b"d 1 +"),
             silent: Vec::new(),
         };
         let cluster = cluster_of(&survey);

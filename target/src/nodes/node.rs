@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use drives::DriveError;
 use drives::nodes::{Described, OtherNode, Ownership};
-use fabric_drives::{Holders, NodeState, RemoteAddress};
+use fabric_drives::{Holders, NodeOptions, NodeState, RemoteAddress};
+use futures_util::lock::Mutex;
 use meta::{MetadataOnDrives, PoolDir};
 use rados_drives::{Limits, RadosAddress};
 use subsystem::errors::Failure;
@@ -69,10 +70,12 @@ impl Meeting {
 
 /// The drives on which the pool's metadata are, where too few of all answered. A drive that the pool lost is none of them.
 fn holders_of(drives: impl Iterator<Item = String>, error: &DriveError) -> Option<Holders> {
-    let drives: Vec<PathBuf> = drives.map(PathBuf::from).collect();
-    match error.kind() == drives::ErrorKind::Unreachable {
+    let paths: Vec<PathBuf> = drives.map(PathBuf::from).collect();
+    // Drives that are gone may be none of the pool any more.
+    let (away, gone) = (drives::ErrorKind::Unreachable, drives::ErrorKind::NotFound);
+    match [away, gone].contains(&error.kind()) {
         // Why they cannot be read is why they did not answer.
-        true => holders(&drives).ok().flatten(),
+        true => holders(&paths).ok().flatten(),
         false => None,
     }
 }
@@ -89,6 +92,22 @@ pub(crate) struct OnSleds {
     node: Arc<fabric_drives::Node>,
     /// The metadata on the pool's drives, as long as this node has the pool open: what holds them here would keep its drives reserved.
     metadata: OnceLock<Weak<MetadataOnDrives>>,
+    /// The pool's folder, as long as this node has the pool open.
+    dir: OnceLock<Weak<Mutex<PoolDir>>>,
+}
+
+impl OnSleds {
+    /// This node has an entry with every drive that the pool has now, whatever drives it was started with.
+    fn enter_all(&self) {
+        let dir = self.dir.get().and_then(Weak::upgrade);
+        // While somebody changes the drives, the next look does it.
+        let Some(dir) = dir.as_ref().and_then(|dir| dir.try_lock()) else {
+            return;
+        };
+        let drives = pool::own_drives(&dir).into_iter();
+        let addresses = drives.filter_map(|(_, path)| path.to_str()?.parse().ok());
+        self.node.enter_also(&addresses.collect::<Vec<_>>());
+    }
 }
 
 impl std::fmt::Debug for OnSleds {
@@ -106,11 +125,11 @@ impl Deref for OnSleds {
 }
 
 impl Node {
-    /// Becomes one of the nodes that meet there.
+    /// Becomes one of the nodes that meet there. `is_told`: why that failed was told a moment ago.
     ///
     /// # Errors
     /// They cannot meet there now ([`drives::ErrorKind::Unreachable`]), or not at all, or there are too many.
-    pub(crate) fn join(meeting: Meeting) -> Result<Self, DriveError> {
+    pub(crate) fn join(meeting: Meeting, is_told: bool) -> Result<Self, DriveError> {
         Ok(match meeting {
             Meeting::Cluster(first) => {
                 let node = rados_drives::Node::join(first, Limits::default())?;
@@ -118,7 +137,11 @@ impl Node {
             }
             Meeting::Sleds(drives) => {
                 let join = |holders: Option<&Holders>| {
-                    fabric_drives::Node::join(drives.clone(), holders, node_options())
+                    let options = NodeOptions {
+                        is_told,
+                        ..node_options()
+                    };
+                    fabric_drives::Node::join(drives.clone(), holders, options)
                 };
                 let node = join(None).or_else(|error| {
                     let names = drives.iter().map(ToString::to_string);
@@ -130,6 +153,7 @@ impl Node {
                 Self::Sleds(OnSleds {
                     node: Arc::new(node?),
                     metadata: OnceLock::new(),
+                    dir: OnceLock::new(),
                 })
             }
         })
@@ -257,11 +281,12 @@ impl Node {
         }
     }
 
-    /// Says that it has the pool, in this epoch, with that metadata. In a cluster the drive says so.
+    /// Says that it has the pool, in this epoch, with that metadata and folder. In a cluster the drive says so.
     pub(crate) fn has_pool(
         &self,
         epoch: u32,
         metadata: Option<Weak<MetadataOnDrives>>,
+        dir: Weak<Mutex<PoolDir>>,
     ) -> Result<(), DriveError> {
         match self {
             Self::Cluster(_) => Ok(()),
@@ -270,6 +295,8 @@ impl Node {
                     // It has the pool once: who loses it starts anew.
                     let _ = node.metadata.set(metadata);
                 }
+                let _ = node.dir.set(dir);
+                node.enter_all();
                 node.set_state(NodeState::Serves(epoch))
             }
         }
@@ -285,6 +312,7 @@ impl Node {
                 true
             }
             Self::Sleds(node) => {
+                node.enter_all();
                 if let Some(metadata) = node.metadata.get().and_then(Weak::upgrade) {
                     let answered = metadata.state().names;
                     let all = answered.len();

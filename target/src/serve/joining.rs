@@ -87,6 +87,7 @@ impl Standby<'_> {
                     }
                     Ok(Verdict::Wait(machine)) => {
                         turn = None;
+                        told.clear();
                         let who = serves(machine.as_deref());
                         answers.give(&who)?;
                         if front.is_none() {
@@ -164,7 +165,9 @@ impl Standby<'_> {
         if !self.is_first().await {
             return Ok(None);
         }
-        tracing::info!("the pool has no owner: this node takes it over");
+        if told.is_empty() {
+            tracing::info!("the pool has no owner: this node takes it over");
+        }
         let node = self.node.clone();
         match take(self.request, (node, from), &self.around.control, ahead).await {
             Err(failure) if failure.kind == ErrorKind::Unavailable => {

@@ -417,3 +417,75 @@ fn who_cannot_join_is_told_why() {
     let refused = refused.expect_err("there is no such pool");
     assert!(refused.contains("no node has made the pool"), "{refused}");
 }
+
+#[test]
+fn a_drive_of_a_pool_that_another_machine_serves_is_not_overwritten_by_force() {
+    let offered = Offered::<1>::new(1, 190);
+    let owner = offered.start(0);
+    let drive = offered.sleds[0].drive.clone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = folder.path().join("pool");
+    let create = [
+        "serve",
+        "--pool",
+        text(&pool),
+        "--create",
+        "0",
+        "--listen",
+        "tcp://127.0.0.1:0",
+    ];
+    for forced in [&[][..], &["--force", &drive]] {
+        let refused = onefold(&[&create[..], &["--drive", &drive], forced].concat());
+        let said = text_of(&refused);
+        assert_eq!(refused.status.code(), Some(69), "{said}");
+        assert!(said.contains("serves a pool with it now"), "{said}");
+        assert!(
+            said.contains("--join") && !said.contains("--force"),
+            "{said}"
+        );
+    }
+    assert_eq!(offered.nodes().len(), 1);
+    assert!(owner.stop().success());
+    assert_consistent(&offered.pools[0]);
+}
+
+#[test]
+fn a_standby_goes_on_with_the_drives_that_the_pool_has_by_then() {
+    let mut offered = Offered::<2>::new(3, 200);
+    let [first, standby] = [0, 1].map(|at| offered.start(at));
+    standby.logs("the pool's folder is prepared", PATIENCE);
+    let at = offered.listen[0].clone();
+    let all = with_volume(&at, async |paths| {
+        write_rounds(&paths, BLOCKS, 20, 0, |_| ()).await
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    let listen = format!("tcp://{}:4420", tests::own_address(206));
+    let fourth = tests::sled::Sled::start_new(folder.path(), 206, &listen, None);
+    let pool = text(&offered.pools[0]);
+    let old = offered.sleds[2].drive.clone();
+    let replace = ["drive", "replace", &old, &fourth.drive, "--pool", pool];
+    let replaced = onefold(&replace);
+    assert!(replaced.status.success(), "{}", text_of(&replaced));
+    wait_for("the drive's copies", PATIENCE, || {
+        let status = first.status();
+        let drives = status["drives"].as_array().expect("a list").clone();
+        let is_online = |drive: &serde_json::Value| drive["state"] == "online";
+        drives.iter().all(is_online).then_some(())
+    });
+    first.kill_hard();
+    standby.prints("ready", PATIENCE);
+    assert!(standby.log().contains("is no drive of the pool any more"));
+    let pool = text(&offered.pools[1]);
+    let drives = onefold(&["drive", "list", "--pool", pool]);
+    let drives = text_of(&drives);
+    assert!(
+        drives.contains(&fourth.drive) && !drives.contains(&old),
+        "{drives}"
+    );
+    assert!(!drives.contains("offline"), "{drives}");
+    let at = offered.listen[1].clone();
+    with_volume(&at, async move |paths| verify(&paths, all).await);
+    offered.sleds[2].kill();
+    assert!(standby.stop().success());
+    assert_consistent(&offered.pools[1]);
+}
