@@ -250,8 +250,8 @@ impl<'r> Append<'r> {
         if records.is_empty() {
             return;
         }
-        if are_there {
-            self.install(&records);
+        let wants_eviction = if are_there {
+            self.install(&records)
         } else {
             // The references that the records were to have.
             let entries = records.iter().flat_map(|record| {
@@ -265,12 +265,15 @@ impl<'r> Append<'r> {
             let state = self.shared.state.share();
             state.give_back_all(new.map(|new| new.pba));
             state.end_append();
+            state.wants_eviction()
+        };
+        if wants_eviction {
+            lock(&self.shared.state).evict_some();
         }
-        self.shared.evict_if_wanted();
     }
 
-    /// Makes the changes of the records.
-    fn install(&self, records: &[RecordRef<'_>]) {
+    /// Makes the changes of the records. Returns whether something is to leave memory.
+    fn install(&self, records: &[RecordRef<'_>]) -> bool {
         let note = |state: &State| {
             if self.shared.config.write_through {
                 let last = self.last;
@@ -284,7 +287,7 @@ impl<'r> Append<'r> {
                 state.install_shared(records);
                 state.has_installed(self.last);
                 state.end_append();
-                return;
+                return state.wants_eviction();
             }
         }
         let mut state = lock(&self.shared.state);
@@ -292,6 +295,8 @@ impl<'r> Append<'r> {
         records.iter().for_each(|it| state.install(*it));
         state.has_installed(self.last);
         state.end_append();
+        state.evict_some();
+        false
     }
 }
 

@@ -13,7 +13,7 @@
 mod rows;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::panicking;
 
@@ -93,6 +93,7 @@ pub(crate) struct BlockTable {
     loads: HashMap<Pba, Load>,
     /// Row pages that came into memory, and the clock does not know of them.
     came: Mutex<Vec<Pba>>,
+    came_count: AtomicUsize,
     /// What row pages held when they left, to be compared when they come back.
     #[cfg(test)]
     left: HashMap<Pba, Vec<BlockInfo>>,
@@ -154,6 +155,7 @@ impl BlockTable {
             is_partial: Arc::default(),
             loads: HashMap::new(),
             came: Mutex::default(),
+            came_count: AtomicUsize::new(0),
             #[cfg(test)]
             left: HashMap::new(),
         };
@@ -254,7 +256,9 @@ impl BlockTable {
         folder.touch(at);
         let (page, is_new) = folder.page_or_new(at);
         if is_new {
-            lock(&self.came).push(row_page_of(pba));
+            let mut came = lock(&self.came);
+            came.push(row_page_of(pba));
+            self.came_count.store(came.len(), Ordering::Relaxed);
         }
         page
     }
@@ -496,13 +500,16 @@ impl BlockTable {
     /// A row page that came into memory, and that this was not said of yet.
     #[inline]
     pub(crate) fn take_came(&self) -> Option<Pba> {
-        lock(&self.came).pop()
+        let mut came = lock(&self.came);
+        let first = came.pop();
+        self.came_count.store(came.len(), Ordering::Relaxed);
+        first
     }
 
     /// How many there are of them.
     #[inline]
     pub(crate) fn came(&self) -> usize {
-        lock(&self.came).len()
+        self.came_count.load(Ordering::Relaxed)
     }
 
     /// Whether any fragment of a fragment's pack has references.

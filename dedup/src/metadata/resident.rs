@@ -17,7 +17,7 @@
 //!   above it, writes wait for a checkpoint.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use meta::{MapId, Pba};
@@ -53,6 +53,9 @@ pub(crate) struct Resident {
     limit: u64,
     /// Writes have to wait.
     is_crowded: Arc<AtomicBool>,
+    /// What [`Resident::wants_eviction`] looks at first.
+    bytes: AtomicU64,
+    has_stale: AtomicBool,
 }
 
 struct Accounts {
@@ -87,6 +90,8 @@ impl Resident {
             }),
             limit,
             is_crowded: Arc::default(),
+            bytes: AtomicU64::new(0),
+            has_stale: AtomicBool::new(false),
         }
     }
 
@@ -193,6 +198,9 @@ impl Resident {
 
     fn set_bytes(&self, accounts: &mut Accounts, bytes: u64) {
         accounts.bytes = bytes;
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.has_stale
+            .store(accounts.stale > STALE_MIN, Ordering::Relaxed);
         if !accounts.is_full(self.limit) {
             accounts.idle = 0;
         }
@@ -204,8 +212,13 @@ impl Resident {
 
     /// Whether the clock has something to do, if so much more came into memory.
     pub(super) fn wants_eviction(&self, bytes: u64) -> bool {
+        // The directory is a part of all bytes: where these are few, it is small.
+        let bytes = self.bytes.load(Ordering::Relaxed) + bytes;
+        if bytes <= self.limit / 4 && !self.has_stale.load(Ordering::Relaxed) {
+            return false;
+        }
         let accounts = self.accounts();
-        accounts.bytes + bytes > self.limit && !accounts.is_stuck(self.limit)
+        bytes > self.limit && !accounts.is_stuck(self.limit)
             || accounts.has_many_stale()
             || accounts.directory_bytes > self.limit / 4
     }

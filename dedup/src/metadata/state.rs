@@ -265,7 +265,11 @@ impl State {
 
     /// Blocks for a batch, none so far.
     pub(crate) fn new_flight(&self) -> Flight {
-        let drive = self.space().roomiest_drive();
+        // Each drive has two tables.
+        let drive = match self.blocks.tables() {
+            2 => 0,
+            _ => self.space().roomiest_drive(),
+        };
         self.flights.begin(drive)
     }
 
@@ -565,7 +569,8 @@ impl State {
     /// A command gives back a reference that it holds of a stable block.
     pub(crate) fn give_back(&self, pba: Pba) {
         self.hints_give_back(pba);
-        self.lose(pba, |blocks| blocks.let_go(pba, 1));
+        let freed = self.lose(pba, |blocks| blocks.let_go(pba, 1));
+        self.quarantine(freed.as_slice());
     }
 
     /// A command gives back references that it holds of stable blocks; what is free and durable can be used again.
@@ -577,57 +582,67 @@ impl State {
     }
 
     /// An address has one reference less. The last one goes while nobody looks for its content, so who finds it there
-    /// can take a reference. `before` is done before that.
+    /// can take a reference. `before` is done before that. Returns the block that nothing is in any more, to be quarantined.
     #[inline]
-    fn lose(&self, pba: Pba, before: impl FnOnce(&BlockTable)) {
+    fn lose(&self, pba: Pba, before: impl FnOnce(&BlockTable)) -> Option<Pba> {
         if self.blocks.lose_one_of_several(pba) {
-            return before(&self.blocks);
+            before(&self.blocks);
+            return None;
         }
         let fingerprint = self.blocks.get(pba).fingerprint;
         #[cfg(test)]
         let too_early = crate::ablation::is(crate::ablation::Broken::LoseUnguarded)
             .then(|| self.blocks.lose(pba));
-        let freed = {
-            let mut place = self.place_of(&fingerprint);
-            let mut packs = self.packs_of(pba);
-            before(&self.blocks);
-            #[cfg(not(test))]
-            let left = self.blocks.lose(pba);
-            #[cfg(test)]
-            let left = too_early.unwrap_or_else(|| self.blocks.lose(pba));
-            let Some(left) = left else {
-                drop((place, packs));
-                // Only a store that contradicts itself can say so.
-                return self.make_read_only(format!(
-                    "block {pba} has more mappings than references: stop the daemon, and run `onefold pool \
-                     check` and `onefold pool repair`"
-                ));
-            };
-            if left > 0 {
-                return;
-            }
-            self.leaves(place.as_mut(), pba, &fingerprint);
-            self.empties(packs.as_deref_mut(), pba)
+        let mut place = self.place_of(&fingerprint);
+        let mut packs = self.packs_of(pba);
+        before(&self.blocks);
+        #[cfg(not(test))]
+        let left = self.blocks.lose(pba);
+        #[cfg(test)]
+        let left = too_early.unwrap_or_else(|| self.blocks.lose(pba));
+        let Some(left) = left else {
+            drop((place, packs));
+            // Only a store that contradicts itself can say so.
+            self.make_read_only(format!(
+                "block {pba} has more mappings than references: stop the daemon, and run `onefold pool \
+                 check` and `onefold pool repair`"
+            ));
+            return None;
         };
-        if let Some(block) = freed {
-            let mut space = self.space();
-            // The number is read with the space locked, so those of the quarantine never fall.
-            space.quarantine(block, self.last_change());
+        if left > 0 {
+            return None;
+        }
+        self.leaves(place.as_mut(), pba, &fingerprint);
+        self.empties(packs.as_deref_mut(), pba)
+    }
+
+    /// Nothing refers to these blocks any more.
+    fn quarantine(&self, freed: &[Pba]) {
+        if freed.is_empty() {
+            return;
+        }
+        let mut space = self.space();
+        // The number is read with the space locked, so those of the quarantine never fall.
+        let last = self.last_change();
+        for block in freed {
+            space.quarantine(*block, last);
         }
     }
 
     /// A record takes a mapping of a block away.
-    fn drop_reference(&self, pba: Pba, record: u64) {
+    fn drop_reference(&self, pba: Pba, record: u64) -> Option<Pba> {
         if !self.blocks.is_resident(pba) {
             #[cfg(test)]
             panic!("block {pba} was not at hand");
             #[cfg(not(test))]
-            return self.make_read_only(format!(
+            self.make_read_only(format!(
                 "what is known of block {pba} was not at hand when a record changed it: restart, and run \
                  `onefold pool check`"
             ));
+            #[cfg(not(test))]
+            return None;
         }
-        self.lose(pba, |blocks| blocks.changed(pba, record));
+        self.lose(pba, |blocks| blocks.changed(pba, record))
     }
 
     /// Addresses that a record is about, and that are in the store only: it cannot be installed before
@@ -677,15 +692,17 @@ impl State {
 
     /// Takes no changes any more, for this reason (the first one stays).
     pub(crate) fn make_read_only(&self, reason: String) {
-        if self.read_only.set((reason, SystemTime::now())).is_err() {
+        if self.read_only().is_some() {
             return;
         }
-        let reason = self.read_only().unwrap_or_default();
         tracing::error!(%reason, "the pool is read-only from now on");
+        // Before any command can see it.
         if let Some(tell) = self.when_read_only {
-            tell(reason);
+            tell(&reason);
         }
         self.space().freeze();
+        // Of two reasons at one moment the first one stays.
+        _ = self.read_only.set((reason, SystemTime::now()));
     }
 
     /// Whether any command is writing blocks.

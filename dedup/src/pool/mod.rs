@@ -118,14 +118,6 @@ pub(crate) struct StoredSoFar {
 }
 
 impl Shared {
-    /// After a change where the state was shared: lets leave memory what has to.
-    pub(crate) fn evict_if_wanted(&self) {
-        let is_wanted = self.state.share().wants_eviction();
-        if is_wanted {
-            lock(&self.state).evict_some();
-        }
-    }
-
     /// The levels to warn at when the pool fills up, in percent.
     pub(crate) fn fill_warnings(&self) -> Arc<[u8]> {
         lock(&self.fill_warnings).clone()

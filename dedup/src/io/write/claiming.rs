@@ -70,8 +70,11 @@ impl Batch {
                 job.progress = Progress::Loads(missing);
             }
         }
-        let wanted = items.iter().map(|item| &item.fingerprint);
-        state.prefetch(wanted, items.iter().filter_map(|item| item.old));
+        // One alone has nothing to do meanwhile.
+        if items.len() > 1 {
+            let wanted = items.iter().map(|item| &item.fingerprint);
+            state.prefetch(wanted, items.iter().filter_map(|item| item.old));
+        }
         let mut taking_off = state.new_flight();
         for (number, job) in (0..).zip(jobs.iter_mut()) {
             if job.is_told() || matches!(job.progress, Progress::Gone | Progress::Loads(_)) {

@@ -35,7 +35,11 @@ impl State {
                 #[cfg(test)]
                 if crate::ablation::is(crate::ablation::Broken::CopyUncounted) {
                     let new = entries.iter().filter_map(MapEntry::new_block);
-                    new.for_each(|new| self.drop_reference(new.pba, self.last_change()));
+                    let last = self.last_change();
+                    let freed: Vec<_> = new
+                        .filter_map(|new| self.drop_reference(new.pba, last))
+                        .collect();
+                    self.quarantine(&freed);
                 }
             }
             Record::Unmap { map, entries } => {
@@ -144,9 +148,11 @@ impl State {
         for new in mapped.iter().filter_map(MapEntry::new_block) {
             self.blocks.pass_on(new.pba, record);
         }
-        for old in replaced.iter().flatten() {
-            self.drop_reference(*old, record);
-        }
+        let old = replaced.iter().flatten();
+        let freed: Vec<Pba> = old
+            .filter_map(|old| self.drop_reference(*old, record))
+            .collect();
+        self.quarantine(&freed);
     }
 
     fn install_map(&mut self, map: MapId, start: u64, entries: &[MapEntry]) {
@@ -196,9 +202,8 @@ impl State {
         if let Some(online) = &mut self.online {
             online.changed(map, at, old, None);
         }
-        if let Some(old) = old {
-            self.drop_reference(old, record);
-        }
+        let freed = old.and_then(|old| self.drop_reference(old, record));
+        self.quarantine(freed.as_slice());
     }
 
     /// A change of a page that should have been brought in.
