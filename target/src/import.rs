@@ -4,16 +4,18 @@
 //! first, so that the machine that had them writes nothing behind what was read: those in a cluster before anything else, because
 //! the cluster knows whether that machine lives, and namespaces with reservations when it is known that it has them no more.
 
+mod members;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedup::{EngineError, ErrorKind};
+use dedup::ErrorKind;
 use drives::{Drive, DriveError, OpenOptions};
-use fabric_drives::{Claim, Holders, RemoteAddress};
+use fabric_drives::{Claim, Holders};
 use meta::{
-    Ahead, DriveLabel, DriveSpec, Importable, Label, MayBeOlder, MetaError, MetadataArea, Opening,
-    PlaceKind, PoolDir, PoolIdentity,
+    Ahead, Importable, Label, MayBeOlder, MetaError, MetadataArea, Opening, PlaceKind, PoolDir,
+    PoolIdentity,
 };
 use reactor::{BufferPool, ReactorThread};
 use subsystem::errors::Failure;
@@ -23,42 +25,16 @@ use crate::errors::{of_drive, of_meta};
 use crate::labels;
 use crate::lingering::outlast_by;
 use crate::metadata::{AreaOfDrive, Patience, start_reactor};
-use crate::nodes::Meeting;
 use crate::opened_drive::{ClaimedDrives, OpenedDrive, is_in_cluster};
 use crate::options::drive_path;
-use crate::pool::{check_named_once, own_drives};
+use crate::pool::check_named_once;
+use members::{is_reached_by_all, keep_one_pool, leave_out_others, others_of, pool_of};
 
 /// How long a drive may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// How long a node waits for a drive without which it can take the pool over: hosts wait meanwhile.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
-
-/// Where the engine's message of an older folder tells what to do.
-const OF_OLDER_FOLDER: &str = ": use the newer metadata;";
-
-/// Why a pool was not opened. Of an older folder beside drives that other nodes reach: they have all that was written, so the folder is made
-/// anew of them.
-pub(crate) fn of_opening(error: EngineError, dir: &PoolDir) -> Failure {
-    let drives = own_drives(dir).into_iter().map(|(_, path)| path);
-    let drives: Vec<PathBuf> = drives.collect();
-    let mut failure = Failure::from(error);
-    if Meeting::of(&drives).is_some() && failure.kind == ErrorKind::Corrupt {
-        failure.message = with_remedy(&failure.message, &dir.paths().dir);
-    }
-    failure
-}
-
-fn with_remedy(message: &str, dir: &Path) -> String {
-    let Some((what, _)) = message.split_once(OF_OLDER_FOLDER) else {
-        return message.to_owned();
-    };
-    format!(
-        "{what}: remove the folder '{}' and make it anew of the drives with `onefold pool import`, or start with --join if other nodes offer \
-         the pool; nothing was changed",
-        dir.display()
-    )
-}
 
 /// A drive that was named.
 struct Named {
@@ -153,8 +129,8 @@ impl Source {
         })
     }
 
-    /// The same for a pool that nodes share. `known`: the one whose folder this node has. Drives that were named and are none of the pool
-    /// any more are left out. Blocks.
+    /// The same for a pool that nodes share. `known`: the one whose folder this node has. Drives that were named and that the pool
+    /// has no more are left out. Blocks.
     ///
     /// # Errors
     /// As of [`claim`](Self::claim).
@@ -269,8 +245,8 @@ impl Source {
         })
     }
 
-    /// Reads the metadata, also of drives that every node reaches and that were not named; without those that are none of the pool any
-    /// more, where nodes share it.
+    /// Reads the metadata, also of drives that every node reaches and that were not named; without those that the pool has no more,
+    /// where nodes share it.
     fn look(&mut self, ahead: Option<&Ahead>) -> Result<Importable, Failure> {
         loop {
             let areas = areas_of(&self.named, &self.reactor);
@@ -469,7 +445,7 @@ impl ReadOnly {
 }
 
 /// Opens drives to read them, as of [`ReadOnly::open`]; one that takes longer than `within` is away. Also those that every node reaches and
-/// that were not named; without those that are none of the pool any more.
+/// that were not named; without those that the pool has no more.
 fn read_all(
     reactor: &ReactorThread,
     paths: &[PathBuf],
@@ -534,79 +510,6 @@ pub(crate) fn holders(paths: &[PathBuf]) -> Result<Option<Holders>, Failure> {
 /// What holds metadata of these drives.
 fn areas_of(named: &[Named], reactor: &ReactorThread) -> Vec<(u16, Arc<dyn MetadataArea>)> {
     named.iter().filter_map(|one| one.area(reactor)).collect()
-}
-
-/// Where drives of the pool are that were not named, of those that are `reached`: they may have been added since the first ones were named.
-fn others_of(
-    identity: &PoolIdentity,
-    named: &[Named],
-    reached: impl Fn(&Path) -> bool,
-) -> Vec<PathBuf> {
-    let is_known = |drive: &DriveSpec| {
-        let is_it = |one: &Named| one.label.drive.drive == drive.uuid || one.path == drive.path;
-        named.iter().any(is_it)
-    };
-    let drives = identity.drives.iter();
-    let others = drives.filter(|drive| !drive.is_removed && reached(&drive.path));
-    let others = others.filter(|drive| !is_known(drive));
-    others.map(|drive| drive.path.clone()).collect()
-}
-
-/// Whether every node of a pool reaches a drive by that path.
-fn is_reached_by_all(path: &Path) -> bool {
-    is_in_cluster(path) || path.to_str().is_some_and(RemoteAddress::is_meant)
-}
-
-/// Leaves out what is a drive of the pool no more, or of another pool; the pool. `known`: the one that is meant, if that is known.
-fn keep_one_pool(named: &mut Vec<Named>, known: Option<Uuid>) -> Result<Uuid, Failure> {
-    let pools: Vec<Uuid> = named.iter().map(|one| one.label.drive.pool).collect();
-    let Some(pool) = pool_among(&pools, known) else {
-        return pool_of(named);
-    };
-    named.retain(|one| {
-        let is_its = one.label.drive.pool == pool;
-        if !is_its {
-            tracing::warn!(
-                drive = %one.path.display(),
-                "is a drive of another pool: it is left out, and need not be named any more"
-            );
-        }
-        is_its
-    });
-    Ok(pool)
-}
-
-/// Which pool is meant by drives of these: the one that is known, or the one of most of them.
-fn pool_among(pools: &[Uuid], known: Option<Uuid>) -> Option<Uuid> {
-    let count = |pool: Uuid| pools.iter().filter(|other| **other == pool).count();
-    if let Some(known) = known.filter(|known| count(*known) > 0) {
-        return Some(known);
-    }
-    let most = pools.iter().copied().max_by_key(|pool| count(*pool))?;
-    let is_only = |pool: &Uuid| *pool == most || count(*pool) < count(most);
-    pools.iter().all(is_only).then_some(most)
-}
-
-/// Whether the pool has the drive with that label.
-fn has_drive(drives: &[DriveSpec], label: &DriveLabel) -> bool {
-    let known = drives.get(usize::from(label.index));
-    known.is_some_and(|known| known.uuid == label.drive && !known.is_removed)
-}
-
-/// Leaves out drives that the pool has no more; whether there are any.
-fn leave_out_others(named: &mut Vec<Named>, identity: &PoolIdentity) -> bool {
-    let before = named.len();
-    named.retain(|one| {
-        let is_its = has_drive(&identity.drives, &one.label.drive);
-        if !is_its {
-            tracing::warn!(
-                drive = %one.path.display(),
-                "is no drive of the pool any more: it is left out, and need not be named any more"
-            );
-        }
-        is_its
-    });
-    named.len() < before
 }
 
 /// Opens a drive that another machine may have, and reads its label. Blocks.
@@ -833,22 +736,6 @@ impl Named {
     }
 }
 
-/// The pool of all of them.
-fn pool_of(named: &[Named]) -> Result<Uuid, Failure> {
-    let mut pools = named.iter().map(|one| (one, one.label.drive.pool));
-    let Some((first, pool)) = pools.next() else {
-        return Err(Failure::invalid("name the pool's drives"));
-    };
-    match pools.find(|(_, other)| *other != pool) {
-        None => Ok(pool),
-        Some((other, found)) => Err(Failure::invalid(format!(
-            "'{}' is a drive of the pool {pool}, and '{}' one of the pool {found}: name the drives of one pool",
-            first.path.display(),
-            other.path.display()
-        ))),
-    }
-}
-
 /// The identity with the paths that were named, and the paths of drives that were not.
 fn with_paths(
     identity: &PoolIdentity,
@@ -872,42 +759,4 @@ fn with_paths(
     let missing = missing.filter(|drive| !drive.is_removed && !is_named(drive.uuid));
     let missing = missing.map(|drive| drive.path.clone()).collect();
     Ok((identity, missing))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn drives_that_were_given_to_another_pool_do_not_say_which_one_is_meant() {
-        let [ours, other] = [1, 2].map(Uuid::from_u128);
-        assert_eq!(pool_among(&[ours, other, ours], None), Some(ours));
-        assert_eq!(pool_among(&[ours], None), Some(ours));
-        assert_eq!(pool_among(&[ours, other], Some(ours)), Some(ours));
-        assert_eq!(pool_among(&[other, ours, other], Some(ours)), Some(ours));
-        // Who has no folder, or that of a pool that is on none of them.
-        assert_eq!(pool_among(&[ours, other], None), None);
-        assert_eq!(pool_among(&[other], Some(ours)), Some(other));
-        assert_eq!(pool_among(&[], Some(ours)), None);
-    }
-
-    #[test]
-    fn a_drive_is_the_pools_as_long_as_no_other_one_has_its_place() {
-        let mut drives = vec![DriveSpec::new("a", 100), DriveSpec::new("b", 100)];
-        let label = DriveLabel {
-            pool: Uuid::from_u128(1),
-            drive: drives[1].uuid,
-            index: 1,
-            blocks: 100,
-            sub_block_bytes: 4096,
-        };
-        assert!(has_drive(&drives, &label));
-        let in_other_place = DriveLabel { index: 0, ..label };
-        let behind_all = DriveLabel { index: 2, ..label };
-        assert!(!has_drive(&drives, &in_other_place) && !has_drive(&drives, &behind_all));
-        let replaced = DriveSpec::new("b", 100);
-        assert!(!has_drive(&[drives[0].clone(), replaced], &label));
-        drives[1].is_removed = true;
-        assert!(!has_drive(&drives, &label));
-    }
 }

@@ -30,7 +30,6 @@ use subsystem::errors::Failure;
 use uuid::Uuid;
 
 use crate::errors::{of_drive, of_meta};
-use crate::import;
 use crate::known_drive::KnownDrive;
 use crate::labels;
 use crate::metadata::{AreaOfDrive, PoolMetadata};
@@ -271,8 +270,7 @@ pub(crate) async fn open_claimed(
             ..EngineConfig::default()
         },
     };
-    let opened = Engine::open(parts).await;
-    let engine = opened.map_err(|error| import::of_opening(error, &dir))?;
+    let engine = Engine::open(parts).await?;
     let redundancy = engine.redundancy();
     if request.redundancy.is_some_and(|asked| asked != redundancy) {
         tracing::warn!(%redundancy, "the pool exists with another redundancy than is asked for: it keeps its own");

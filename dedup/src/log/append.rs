@@ -1,8 +1,8 @@
 //! Appending records to the journal, and making their changes.
 //!
-//! An append takes three steps. Under the state's lock its records are checked and get their place in the journal. Without
-//! any lock they are written there. When all records before them are written too, their changes are made, under
-//! the state's lock again. So reactors append side by side, and a record that is believed after a crash has all that
+//! An append takes three steps. With the state shared its records are checked and get their place in the journal. Without
+//! any lock they are written there. When all records before them are written too, their changes are made, with
+//! the state shared again, or alone where they change more than a host's write does. So reactors append side by side, and a record that is believed after a crash has all that
 //! it depends on before it.
 //!
 //! Guarantees: nobody is told of a change, or that all is as it should be because of it ([`appended_upto`]), before its

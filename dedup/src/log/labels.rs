@@ -454,8 +454,9 @@ pub(crate) fn refuse(
     };
     let remedy = match first {
         OlderCopy::Metadata(_) => {
-            "use the newer metadata; if that is lost, `onefold pool restore` lets this copy be used, without what was written \
-             since"
+            "use the newer metadata: the folder that is named, or, if the drives hold it, one that `onefold pool import` makes of them \
+             (a node of several makes it by itself, with --join); only if both are lost, `onefold pool restore` lets this copy be used, \
+             without what was written since"
         }
         OlderCopy::Drive(..) => {
             "put the drive with the newer content in its place; if that is lost, `onefold pool restore` lets this copy be \

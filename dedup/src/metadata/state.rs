@@ -1,9 +1,14 @@
 //! The state of an open pool in memory, and the changes that records and commands make to it.
 //!
-//! One mutex guards it. It is held for short sections, without an await, a drive or the store in them. The map of a volume
-//! has a lock of its own besides ([`VolumeEntry::map`]): it changes with both of them held, so who holds the state sees
-//! maps that agree with counts, and a host's read takes the map's lock alone.
-//! Invariants, whenever the mutex is free:
+//! One lock guards it. It is held for short sections, without an await, a drive or the store in them. Hosts' writes *share* it, on all
+//! reactors at once: what they change has locks of its own, or is atomic, so those methods take `&self`. Everything else has it
+//! alone. The map of a volume has a lock of its own besides ([`VolumeEntry::map`]): it changes with both of them held, so
+//! who has the state alone sees maps that agree with counts, and a host's read takes the map's lock alone.
+//!
+//! Order of the locks inside, from the first to the last: a place in the index, the counts of packs, then one of free space, what waits for
+//! hints, the accounts of memory, and flights.
+//!
+//! Invariants, whenever nobody has the lock:
 //! * The count of a block equals the mappings to it and the references that commands under way hold (I4). A row page
 //!   with a block that a command holds stays in memory.
 //! * Between the check of an append and the changes that it makes nothing is evicted.
@@ -12,6 +17,8 @@
 //!   ([`crate::metadata::on_disk_index`] finds it then).
 //! * A block that is marked in flight is being written by one batch, which holds all its references. Its checksum
 //!   field holds the number of the batch's item that is written there.
+//! * A count goes to zero, and from it, only while the place of its content in the index is locked: who finds a block there takes
+//!   a reference of one that is in use.
 //! * A block whose count falls to zero leaves the index at once. It is quarantined with the sequence number of the
 //!   last record: no later record refers to it (I3). A fragment has a count as a block has; its pack is quarantined
 //!   when the last of its fragments goes.

@@ -27,7 +27,7 @@ use crate::nodes::{ClusterNow, Neighbours, PoolNow};
 /// How often `drain` looks whether a pool went.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a pool that nobody else can have is waited for: a node may be starting.
+/// How long the command waits for a pool that nobody else can have: a node may be starting.
 const STAYS_AFTER: Duration = Duration::from_millis(1500);
 
 /// How long `drain` waits, in seconds, without `--wait`. A node hears that it is drained within five seconds.

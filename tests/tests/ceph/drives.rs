@@ -221,7 +221,7 @@ fn what_is_not_there_is_told_with_the_remedy() {
                 "pool",
                 "nobody",
                 ErrorKind::Io,
-                "ceph.client.nobody.keyring",
+                "ceph auth get client.nobody",
             ),
         ] {
             let address = ceph.address(pool, "d", user);

@@ -287,6 +287,8 @@ fn a_sled_that_starts_again_hears_who_is_drained_and_one_that_is_gone_is_named()
     );
     // The folder names all drives of the pool.
     let folder = cell.folder.path().join("node-b-0");
+    let made = folder.join("pool.toml");
+    wait_for("the folder", PATIENCE, || made.exists().then_some(()));
     let folder = folder.to_str().expect("test folders are UTF-8");
     let listed = onefold(&["cluster", "nodes", "--pool", folder]);
     let printed = text_of(&listed);

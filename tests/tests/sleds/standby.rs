@@ -425,6 +425,7 @@ fn a_drive_of_a_pool_that_another_machine_serves_is_not_overwritten_by_force() {
     let drive = offered.sleds[0].drive.clone();
     let folder = tempfile::tempdir().expect("a folder");
     let pool = folder.path().join("pool");
+    let listen = format!("tcp://{}:4420", tests::own_address(195));
     let create = [
         "serve",
         "--pool",
@@ -432,7 +433,7 @@ fn a_drive_of_a_pool_that_another_machine_serves_is_not_overwritten_by_force() {
         "--create",
         "0",
         "--listen",
-        "tcp://127.0.0.1:0",
+        &listen,
     ];
     for forced in [&[][..], &["--force", &drive]] {
         let refused = onefold(&[&create[..], &["--drive", &drive], forced].concat());
