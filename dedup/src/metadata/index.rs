@@ -317,8 +317,17 @@ impl Index {
         self.drives.push(Numbers { first, blocks });
     }
 
+    fn number(&self, hash: Hash) -> usize {
+        hash.shard as usize & (self.shards.len() - 1)
+    }
+
     fn shard(&self, hash: Hash) -> Held<'_, Shard> {
-        lock(&self.shards[hash.shard as usize & (self.shards.len() - 1)])
+        lock(&self.shards[self.number(hash)])
+    }
+
+    #[inline]
+    fn prefetch_shard(&self, hash: Hash) {
+        prefetch(&self.shards[self.number(hash)]);
     }
 
     /// The place of a fingerprint, kept from others until it is dropped.
@@ -369,6 +378,10 @@ impl Index {
         wanted: impl Iterator<Item = &'a Fingerprint> + Clone,
         leaving: impl Iterator<Item = Pba> + Clone,
     ) {
+        // A lock waits for all that was asked for before it: shards come first, all at the same time.
+        for fingerprint in wanted.clone() {
+            self.prefetch_shard(Hash::new(fingerprint));
+        }
         for fingerprint in wanted.clone() {
             let hash = Hash::new(fingerprint);
             self.shard(hash).prefetch(hash.tag);
@@ -391,6 +404,9 @@ impl Index {
             let leaves = info.references == 1 && info.fingerprint.is_some();
             leaves.then(|| Hash::new(&info.fingerprint))
         });
+        for hash in hashes.clone() {
+            self.prefetch_shard(hash);
+        }
         for hash in hashes.clone() {
             self.shard(hash).prefetch(hash.tag);
         }
