@@ -57,6 +57,12 @@ fn linux_goes_on_when_the_node_with_a_pool_on_sleds_dies_loses_power_is_cut_off_
     is_right_across_takeovers("fio", &failures, Home::on_sleds);
 }
 
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn postgresql_keeps_every_transaction_while_the_nodes_with_its_pool_on_sleds_die() {
+    is_right_across_takeovers("postgres", &[Failure::Killed], Home::on_sleds);
+}
+
 /// Where the pool lives.
 enum Home {
     Cluster(Ceph),
