@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use drives::nodes::Ownership;
 use drives::{DriveError, ErrorKind};
 use fabric_drives::{
     Claim, Drained, KeyFolder, Node, NodeOptions, NodeState, NodeTable, NodeTableLimits,
@@ -489,24 +488,25 @@ fn a_node_has_an_entry_with_drives_that_its_pool_got_since_it_was_started() {
     let drives: Vec<RemoteAddress> = sleds.iter().map(address).collect();
     let host = Nqn::new("nqn.2026-11.dev.onefold:a-pool").expect("a name");
     let options = NodeOptions::new(host, KeyFolder::new("/no/keys"));
-    let node =
-        Node::join(drives[..1].to_vec(), None, options.clone()).expect("it is the first one");
+    let node = Node::join(drives[..1].to_vec(), None, options).expect("it is the first one");
     node.set_state(NodeState::Serves(7)).expect("it is told");
-    // Another node was started with the drives that the pool has now.
-    let other = Node::join(drives.clone(), None, options).expect("there is room");
-    let wait_for = |owner: fn(&Ownership) -> bool| {
+    let wait_for_entries = |sleds: &[Sled]| {
         let began = std::time::Instant::now();
-        while !owner(&other.owner().expect("it answers")) {
+        let has_entry = |sled: &Sled| {
+            let mut has_entry = false;
+            sled.change_nodes(|nodes| has_entry = !nodes.entries.is_empty());
+            has_entry
+        };
+        while !sleds.iter().all(has_entry) {
             assert!(began.elapsed() < Duration::from_secs(20));
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    wait_for(|owner| matches!(owner, Ownership::Silent(_)));
+    wait_for_entries(&sleds[..1]);
     node.enter_also(&drives);
-    node.enter_also(&drives[..2]);
-    wait_for(|owner| matches!(owner, Ownership::Owned(_)));
-    // The drive left the pool.
-    node.enter_also(&drives[..1]);
-    wait_for(|owner| matches!(owner, Ownership::Silent(_)));
+    wait_for_entries(&sleds);
+    // A sled that starts again has forgotten it.
+    sleds[2].change_nodes(|nodes| nodes.entries.clear());
+    wait_for_entries(&sleds);
     drop(node);
 }
