@@ -11,19 +11,19 @@ use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
-/// A lock that is held, by the guard of its kind ([`MutexGuard`], say). A panic before it is dropped ends the process.
+/// A lock that is held. A panic before it is dropped ends the process.
 #[derive(Debug)]
 #[must_use = "the lock is given back at once"]
-pub struct Guard<G> {
-    inner: G,
+pub struct Guard<'a, T: ?Sized> {
+    inner: MutexGuard<'a, T>,
     /// A panic from here on leaves a change half made. One that is under way already does not: its
     /// destructors take locks too, to give back what its task held.
     ends: bool,
 }
 
-impl<G> Guard<G> {
+impl<'a, T: ?Sized> Guard<'a, T> {
     /// For who holds this lock from now on.
-    pub fn new(inner: G) -> Self {
+    pub fn new(inner: MutexGuard<'a, T>) -> Self {
         Self {
             inner,
             ends: !std::thread::panicking(),
@@ -31,26 +31,26 @@ impl<G> Guard<G> {
     }
 
     /// The same, but a panic goes on: for simulations that catch those of a whole process.
-    pub fn forgiving(inner: G) -> Self {
+    pub fn forgiving(inner: MutexGuard<'a, T>) -> Self {
         Self { inner, ends: false }
     }
 }
 
-impl<G: Deref> Deref for Guard<G> {
-    type Target = G::Target;
+impl<T: ?Sized> Deref for Guard<'_, T> {
+    type Target = T;
 
-    fn deref(&self) -> &G::Target {
+    fn deref(&self) -> &T {
         &self.inner
     }
 }
 
-impl<G: DerefMut> DerefMut for Guard<G> {
-    fn deref_mut(&mut self) -> &mut G::Target {
+impl<T: ?Sized> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
         &mut self.inner
     }
 }
 
-impl<G> Drop for Guard<G> {
+impl<T: ?Sized> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         if self.ends && std::thread::panicking() {
             end_half_changed();
@@ -59,7 +59,7 @@ impl<G> Drop for Guard<G> {
 }
 
 /// Takes a lock of state that must never be seen half-changed.
-pub fn lock_whole<T: ?Sized>(mutex: &Mutex<T>) -> Guard<MutexGuard<'_, T>> {
+pub fn lock_whole<T: ?Sized>(mutex: &Mutex<T>) -> Guard<'_, T> {
     Guard::new(mutex.lock().unwrap_or_else(|_| end_half_changed()))
 }
 

@@ -41,8 +41,7 @@ impl FillWatch {
     pub(crate) fn watch(&mut self, shared: &Shared) {
         let (used, capacity) = {
             let state = lock(&shared.state);
-            let space = state.space();
-            (space.used(), space.capacity())
+            (state.space.used(), state.space.capacity())
         };
         match self.look(&shared.fill_warnings(), used, capacity) {
             Some(Fill::Reached(level)) => tracing::warn!(

@@ -1,16 +1,14 @@
 //! How long the locks are held that reactors share: what keeps cores from working side by side.
 
 use crate::Engine;
-use crate::sync::clock::LockTimes;
+use crate::sync::timed::LockTimes;
 use crate::sync::wait::lock;
 
 /// The locks that reactors share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineLocks {
-    /// Blocks, index and free space, and what changes maps, where one reactor has all of it alone.
+    /// Blocks, index and free space, and what changes maps: all reactors share it.
     pub state: LockTimes,
-    /// The same, where reactors share it, each with locks of its parts.
-    pub shared_state: LockTimes,
     /// The maps of volumes, each with its own lock, all together: reactors that use the same volume share one.
     pub maps: LockTimes,
     /// Positions of records.
@@ -37,11 +35,9 @@ impl Engine {
             .values()
             .map(|entry| entry.core.pages_times())
             .fold(LockTimes::default(), LockTimes::plus);
-        let (state, shared_state) = self.shared.state.times();
         EngineLocks {
             maps,
-            state,
-            shared_state,
+            state: self.shared.state.times(),
             journal: self.shared.journal.times(),
         }
     }
