@@ -31,6 +31,8 @@ pub(crate) enum Broken {
     NoRangeLock,
     /// Others may share a block before it is written.
     ShareInFlight,
+    /// The last reference of a block goes while others look for its content (I4). Only reactors side by side meet that.
+    LoseUnguarded,
     /// Writes map into a range that is being trimmed in the background (lost updates).
     MapWhatIsTrimmed,
     /// What is found by its fingerprint is taken for equal, though it was compared and is not.

@@ -1,7 +1,7 @@
 //! Where tests look into the engine, and decide who goes on, in tests only.
 
 use std::cell::Cell;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{TryLockError, TryLockResult};
 use std::task::Poll;
 
 use shuttle::thread;
@@ -27,14 +27,14 @@ pub(crate) fn tell_stories(is_telling: bool) {
 
 /// Locks as a story does: others may go on before, and as long as somebody else has it. `None`: no story is
 /// told on this thread.
-pub(crate) fn lock_in_story<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+pub(crate) fn lock_in_story<G>(try_lock: impl Fn() -> TryLockResult<G>) -> Option<G> {
     if !is_told() {
         return None;
     }
     // Lets others go on, and nothing else: `yield_now` would wake what this one waits for.
     thread::sleep(Duration::ZERO);
     loop {
-        match mutex.try_lock() {
+        match try_lock() {
             Ok(guard) => return Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => thread::yield_now(),

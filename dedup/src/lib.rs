@@ -95,7 +95,7 @@ pub use pool::damage_list::{DamageStatus, DamagedRange};
 pub use pool::finding::CheckFinding;
 pub use pool::volume_change::{VolumeChange, VolumeChangeKind};
 pub use stages::{Stage, Stopwatch, watched};
-pub use sync::timed::LockTimes;
+pub use sync::clock::LockTimes;
 pub use volumes::admin::{PolicyChange, VolumeSpec, check_name};
 pub use volumes::{Extents, SECTOR_BYTES, Unreadable, Volume};
 

@@ -190,10 +190,10 @@ fn reactors_that_share_contents_and_free_space_keep_their_data() {
 /// Sub-blocks of each reactor.
 const OWN: u64 = 3;
 
-fn pool() {
+/// A pool with hardly more room than what is written, so that blocks are used again at once, and a volume in it.
+fn small_pool() -> (Arc<Engine>, Arc<Volume>, Arc<MemoryStore>) {
     let store = Arc::new(MemoryStore::new());
     let parts = EngineParts {
-        // Hardly more than what is written: blocks are used again at once.
         drives: vec![Arc::new(MemoryDrive::new(LABEL_BLOCKS + 16)) as Arc<dyn Drive>],
         journal: Arc::new(MemoryMedia::new(32 << 10)),
         store: store.clone(),
@@ -224,6 +224,11 @@ fn pool() {
         domain: String::new(),
     };
     let volume = block_on(engine.create_volume(spec)).unwrap();
+    (engine, volume, store)
+}
+
+fn pool() {
+    let (engine, volume, store) = small_pool();
     // The hasher of its domain is made under a lock of std, which no story knows of.
     block_on(act(&volume, 0, &[(0, OWN, 0), (0, 1, 1), (0, 1, 0)]));
     // What each does to its sub-blocks, one after the other: which, and their content from now on (0 =
@@ -253,6 +258,46 @@ fn pool() {
     keeper.join().unwrap();
     drop(volume);
     count_everything(&engine, &*store, false);
+}
+
+#[test]
+fn a_content_that_one_reactor_gives_up_while_another_writes_it_is_stored() {
+    let schedules = RandomScheduler::new(engine_schedules());
+    run(schedules, Config::new(), last_references);
+}
+
+fn last_references() {
+    let (engine, volume, store) = small_pool();
+    // The hasher of its domain is made under a lock of std, which no story knows of.
+    block_on(write_and_read(&volume, 0, 9));
+    // All write the first content now and then, and nobody else has it when they write over it.
+    let acts: [&[u8]; 3] = [&[1, 2, 1, 2], &[1, 3, 1, 3], &[4, 1, 4]];
+    let reactors = (0..).zip(acts).map(|(number, acts)| {
+        let volume = volume.clone();
+        thread::spawn(move || {
+            for content in acts {
+                block_on(write_and_read(&volume, number, *content));
+            }
+        })
+    });
+    let reactors: Vec<_> = reactors.collect();
+    for reactor in reactors {
+        reactor.join().unwrap();
+    }
+    drop(volume);
+    count_everything(&engine, &*store, false);
+}
+
+/// Writes a sub-block that one reactor alone uses, and looks at it.
+async fn write_and_read(volume: &Volume, sub_block: u64, content: u8) {
+    let buffers = BufferPool::new(1 << 20).unwrap();
+    let offset = sub_block * BLOCK_BYTES as u64;
+    let mut buf = buffers.alloc(BLOCK_BYTES).await;
+    buf.fill(content);
+    volume.write(offset, buf, false).await.0.unwrap();
+    let (read, buf) = volume.read(offset, buffers.alloc(BLOCK_BYTES).await).await;
+    read.unwrap();
+    assert!(buf.iter().all(|byte| *byte == content), "{}", buf[0]);
 }
 
 /// Changes what one reactor alone uses, and looks at it after each step.
@@ -348,14 +393,15 @@ fn what_is_broken_on_purpose_is_found() {
     let is_found = goes_wrong(ranges, SCHEDULES);
     ablation::set(None);
     assert!(is_found, "no schedule needed the range lock");
-    for broken in [
-        Broken::NoRangeLock,
-        Broken::ShareInFlight,
-        Broken::EvictHeld,
-        Broken::AppendBlindly,
+    for (story, broken) in [
+        (pool as fn(), Broken::NoRangeLock),
+        (pool, Broken::ShareInFlight),
+        (pool, Broken::EvictHeld),
+        (pool, Broken::AppendBlindly),
+        (last_references, Broken::LoseUnguarded),
     ] {
         ablation::set(Some(broken));
-        let is_found = goes_wrong(pool, 20 * ENGINE_SCHEDULES);
+        let is_found = goes_wrong(story, 20 * ENGINE_SCHEDULES);
         ablation::set(None);
         assert!(is_found, "no schedule needs {broken:?} to be as it is");
     }

@@ -11,19 +11,19 @@ use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
-/// A lock that is held. A panic before it is dropped ends the process.
+/// A lock that is held, by the guard of its kind ([`MutexGuard`], say). A panic before it is dropped ends the process.
 #[derive(Debug)]
 #[must_use = "the lock is given back at once"]
-pub struct Guard<'a, T: ?Sized> {
-    inner: MutexGuard<'a, T>,
+pub struct Guard<G> {
+    inner: G,
     /// A panic from here on leaves a change half made. One that is under way already does not: its
     /// destructors take locks too, to give back what its task held.
     ends: bool,
 }
 
-impl<'a, T: ?Sized> Guard<'a, T> {
+impl<G> Guard<G> {
     /// For who holds this lock from now on.
-    pub fn new(inner: MutexGuard<'a, T>) -> Self {
+    pub fn new(inner: G) -> Self {
         Self {
             inner,
             ends: !std::thread::panicking(),
@@ -31,26 +31,26 @@ impl<'a, T: ?Sized> Guard<'a, T> {
     }
 
     /// The same, but a panic goes on: for simulations that catch those of a whole process.
-    pub fn forgiving(inner: MutexGuard<'a, T>) -> Self {
+    pub fn forgiving(inner: G) -> Self {
         Self { inner, ends: false }
     }
 }
 
-impl<T: ?Sized> Deref for Guard<'_, T> {
-    type Target = T;
+impl<G: Deref> Deref for Guard<G> {
+    type Target = G::Target;
 
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &G::Target {
         &self.inner
     }
 }
 
-impl<T: ?Sized> DerefMut for Guard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
+impl<G: DerefMut> DerefMut for Guard<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.inner
     }
 }
 
-impl<T: ?Sized> Drop for Guard<'_, T> {
+impl<G> Drop for Guard<G> {
     fn drop(&mut self) {
         if self.ends && std::thread::panicking() {
             end_half_changed();
@@ -59,7 +59,7 @@ impl<T: ?Sized> Drop for Guard<'_, T> {
 }
 
 /// Takes a lock of state that must never be seen half-changed.
-pub fn lock_whole<T: ?Sized>(mutex: &Mutex<T>) -> Guard<'_, T> {
+pub fn lock_whole<T: ?Sized>(mutex: &Mutex<T>) -> Guard<MutexGuard<'_, T>> {
     Guard::new(mutex.lock().unwrap_or_else(|_| end_half_changed()))
 }
 

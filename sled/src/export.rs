@@ -8,7 +8,7 @@
 mod node_table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use drives::{BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent};
 use nvme::Status;
@@ -94,7 +94,7 @@ impl Export {
     }
 
     /// The table of the nodes that share it.
-    pub(crate) fn node_table(&self) -> Guard<'_, NodeTable> {
+    pub(crate) fn node_table(&self) -> Guard<MutexGuard<'_, NodeTable>> {
         lock(&self.nodes)
     }
 

@@ -27,6 +27,22 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How long a spare that could not be used, or a drive that could not leave, is left alone.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// How long a drive is left alone that is online, and cannot be told anything of metadata yet.
+const SOON: Duration = Duration::from_secs(3);
+
+/// Fewer drives than should hold the metadata, and what is there is left alone.
+struct Short {
+    until: Instant,
+    /// The drives that were online.
+    online: Vec<u16>,
+}
+
+impl Short {
+    fn is_over(&self, online: &[u16]) -> bool {
+        Instant::now() >= self.until || self.online != online
+    }
+}
+
 /// The drives and spares of a pool in service.
 #[derive(Clone)]
 pub(crate) struct DriveWatch {
@@ -47,12 +63,17 @@ impl DriveWatch {
         let mut returning: Option<Return> = None;
         let mut refused: BTreeMap<PathBuf, Instant> = BTreeMap::new();
         let mut kept: BTreeMap<u16, Instant> = BTreeMap::new();
-        let mut metadata_kept: Option<Instant> = None;
+        let mut metadata: Option<Short> = None;
         loop {
             tokio::time::sleep(LOOK).await;
             kept.retain(|_, at| at.elapsed() < AGAIN);
-            if metadata_kept.is_none_or(|at| at.elapsed() >= AGAIN) && self.keep_metadata().await {
-                metadata_kept = Some(Instant::now());
+            let (online, waits) = self.online();
+            if metadata.as_ref().is_none_or(|short| short.is_over(&online)) {
+                let is_short = self.keep_metadata().await;
+                metadata = is_short.then(|| Short {
+                    until: Instant::now() + if waits { SOON } else { AGAIN },
+                    online,
+                });
             }
             let empty = self.pool.engine.empty_drives();
             if let Some(index) = empty.into_iter().find(|index| !kept.contains_key(index)) {
@@ -81,6 +102,13 @@ impl DriveWatch {
                 refused.insert(path, Instant::now());
             }
         }
+    }
+
+    /// The drives that are online and may hold metadata, and whether one of them cannot be told anything yet.
+    fn online(&self) -> (Vec<u16>, bool) {
+        let is_online = |index| !self.pool.engine.is_drive_offline(index);
+        let metadata = self.pool.metadata.as_ref();
+        metadata.map_or_else(Default::default, |metadata| metadata.online(is_online))
     }
 
     /// Drives that are online hold the metadata, and know what the pool is. Whether there is something that could not be done,

@@ -89,7 +89,7 @@ pub(crate) fn start_reactor() -> Result<ReactorThread, Failure> {
 
 impl AreaOfDrive {
     /// The area, on that reactor.
-    pub(crate) fn on(self, reactor: &Handle, patience: Patience) -> Arc<dyn MetadataArea> {
+    pub(crate) fn on(self, reactor: &Handle, patience: Patience) -> Arc<Area> {
         let (answer_max, left) = match patience {
             _ if self.is_in_cluster => (ROOM_MAX, Arc::default()),
             Patience::Short(answer_max) => (answer_max, self.left.unwrap_or_default()),
@@ -115,7 +115,7 @@ impl AreaOfDrive {
 }
 
 /// See the module.
-struct Area {
+pub(crate) struct Area {
     drive: Arc<BoundedDrive>,
     first_block: u64,
     blocks: u64,
@@ -236,7 +236,30 @@ impl MetadataArea for Area {
     }
 }
 
+/// As those have them who know nothing of drives.
+fn shared(areas: Vec<(u16, Arc<Area>)>) -> Vec<(u16, Arc<dyn MetadataArea>)> {
+    let areas = areas.into_iter();
+    areas
+        .map(|(index, area)| (index, area as Arc<dyn MetadataArea>))
+        .collect()
+}
+
 impl Area {
+    /// Whether it can be told something: what it was told before has ended, or is fenced now. The engine fences what it told the drive, and
+    /// knows nothing of metadata. Blocks.
+    fn is_settled(&self) -> bool {
+        if self.drive.is_in_doubt() && !self.drive.is_left() {
+            let drive = self.drive.clone();
+            let fencing = self
+                .reactor
+                .spawn(move || async move { drive.fence().await });
+            if let Ok(Err(error)) = fencing.wait() {
+                tracing::debug!(%error, "what was told of metadata may still happen");
+            }
+        }
+        refusal(&self.drive).is_none()
+    }
+
     fn begin_write(&self, block: u64, bytes: Arc<Vec<u8>>, flushes: bool) -> PendingIo {
         let transfers = match self.transfers(block, bytes.len()) {
             Ok(transfers) => transfers,
@@ -299,7 +322,7 @@ pub(crate) struct PoolMetadata {
 /// The areas of the pool's drives, and what they run on.
 struct Areas {
     /// By the index of the drive.
-    by_drive: BTreeMap<u16, Arc<dyn MetadataArea>>,
+    by_drive: BTreeMap<u16, Arc<Area>>,
     /// `None` until there is an area.
     reactor: Option<ReactorThread>,
     patience: Patience,
@@ -319,7 +342,7 @@ impl Areas {
     }
 
     /// Those of the drives that are online.
-    fn online(&self, is_online: impl Fn(u16) -> bool) -> Vec<(u16, Arc<dyn MetadataArea>)> {
+    fn online(&self, is_online: impl Fn(u16) -> bool) -> Vec<(u16, Arc<Area>)> {
         let all = self.by_drive.iter();
         all.filter(|(index, _)| is_online(**index))
             .map(|(index, area)| (*index, area.clone()))
@@ -364,7 +387,7 @@ impl PoolMetadata {
         for (index, area) in areas {
             opened.insert(index, area)?;
         }
-        let all = opened.online(|_| true);
+        let all = shared(opened.online(|_| true));
         let copies = MetadataOnDrives::open(pool, store, journal, &all).map_err(of_meta)?;
         Ok(Self {
             copies,
@@ -450,11 +473,25 @@ impl PoolMetadata {
                 self.copies.leave(index).map_err(of_meta)?;
             }
         }
-        let online = lock(&self.areas).online(is_online);
+        let mut online = lock(&self.areas).online(is_online);
+        if !self.copies.wants(online.iter().map(|(index, _)| *index)) {
+            return Ok(());
+        }
+        // One that cannot be told anything yet is no error: it is asked again.
+        online.retain(|(_, area)| area.is_settled());
         if self.copies.wants(online.iter().map(|(index, _)| *index)) {
-            self.copies.join(&online).map_err(of_meta)?;
+            self.copies.join(&shared(online)).map_err(of_meta)?;
         }
         Ok(())
+    }
+
+    /// Indexes of the drives that are online and have an area, and whether one of them cannot be told anything yet.
+    pub(crate) fn online(&self, is_online: impl Fn(u16) -> bool) -> (Vec<u16>, bool) {
+        let online = lock(&self.areas).online(is_online);
+        let waits = online
+            .iter()
+            .any(|(_, area)| refusal(&area.drive).is_some());
+        (online.into_iter().map(|(index, _)| index).collect(), waits)
     }
 }
 
@@ -468,11 +505,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(50);
 
-    fn area(
-        slow: &Arc<SlowDrive>,
-        left: &Arc<Left>,
-        reactor: &ReactorThread,
-    ) -> Arc<dyn MetadataArea> {
+    fn area(slow: &Arc<SlowDrive>, left: &Arc<Left>, reactor: &ReactorThread) -> Arc<Area> {
         let area = AreaOfDrive {
             drive: slow.clone(),
             first_block: 50,

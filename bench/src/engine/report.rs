@@ -63,10 +63,14 @@ pub struct Row {
 /// How long locks were held and waited for: nanoseconds for each command. All threads count, those of background work too.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Locks {
-    /// How long the lock of blocks, index and free space was held.
+    /// How long one thread had blocks, index and free space alone.
     pub state_held_ns: f64,
-    /// How long threads waited for the lock of blocks, index and free space.
+    /// How long threads waited for that.
     pub state_waited_ns: f64,
+    /// How long threads shared blocks, index and free space.
+    pub shared_held_ns: f64,
+    /// How long they waited for that.
+    pub shared_waited_ns: f64,
     /// How long the locks of volumes' maps were held.
     pub maps_held_ns: f64,
     /// How long threads waited for the locks of volumes' maps.
@@ -86,6 +90,8 @@ impl Locks {
         Self {
             state_held_ns: each(before.state.held, after.state.held),
             state_waited_ns: each(before.state.waited, after.state.waited),
+            shared_held_ns: each(before.shared_state.held, after.shared_state.held),
+            shared_waited_ns: each(before.shared_state.waited, after.shared_state.waited),
             maps_held_ns: each(before.maps.held, after.maps.held),
             maps_waited_ns: each(before.maps.waited, after.maps.waited),
             journal_held_ns: each(before.journal.held, after.journal.held),
@@ -330,10 +336,12 @@ impl Report {
         writeln!(f)?;
         writeln!(
             f,
-            "{:<28} {:>11} {:>11} {:>11} {:>11} {:>13} {:>13}",
+            "{:<28} {:>11} {:>11} {:>12} {:>12} {:>10} {:>10} {:>13} {:>13}",
             "locks, ns a command",
-            "state held",
-            "state wait",
+            "state alone",
+            "wait",
+            "state shared",
+            "wait",
             "maps held",
             "maps wait",
             "journal held",
@@ -343,10 +351,12 @@ impl Report {
             if let Some(locks) = row.locks {
                 writeln!(
                     f,
-                    "{:<28} {:>11.0} {:>11.0} {:>11.0} {:>11.0} {:>13.0} {:>13.0}",
+                    "{:<28} {:>11.0} {:>11.0} {:>12.0} {:>12.0} {:>10.0} {:>10.0} {:>13.0} {:>13.0}",
                     row.name,
                     locks.state_held_ns,
                     locks.state_waited_ns,
+                    locks.shared_held_ns,
+                    locks.shared_waited_ns,
                     locks.maps_held_ns,
                     locks.maps_waited_ns,
                     locks.journal_held_ns,

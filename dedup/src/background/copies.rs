@@ -132,7 +132,7 @@ async fn write(shared: &Arc<Shared>, pba: Pba, place: Place, buf: Buffer) -> Buf
             if error.is_in_doubt() {
                 // What may still be written is right as long as the block is in use, and not when it is used again.
                 lock(&shared.state)
-                    .space
+                    .space()
                     .doubt(pba.container(), place.drive);
             }
             shared.drive_failed(place.drive, Action::Write, &error);

@@ -85,7 +85,7 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<bool> {
     bring_in(shared, &core, sub_block, sub_block + 1).await?;
     let _pins = pin_rows(shared, [old, new]).await?;
     let info = {
-        let mut state = lock(&shared.state);
+        let state = lock(&shared.state);
         // A parent does not change any more: what it has twice it keeps.
         let entry = state.volume_of(map).filter(|entry| entry.is_active());
         let is_there = entry.is_some_and(|entry| entry.is_mapped_to(sub_block, new));

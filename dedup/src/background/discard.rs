@@ -12,7 +12,7 @@ pub(crate) async fn discard_freed(shared: &Shared) {
     const DISCARD_RUN_BLOCKS_MIN: u64 = 32;
     loop {
         let _lock = shared.discard_lock.lock().await;
-        let taken = lock(&shared.state).space.take_discards(BATCH);
+        let taken = lock(&shared.state).space().take_discards(BATCH);
         if taken.is_empty() {
             return;
         }
@@ -41,14 +41,14 @@ pub(crate) async fn discard_freed(shared: &Shared) {
                 }
             }
         }
-        let mut state = lock(&shared.state);
+        let state = lock(&shared.state);
         for pba in &taken {
             for place in shared.drives.all_places(*pba).iter() {
                 if in_doubt.contains(&place.drive) {
-                    state.space.doubt(*pba, place.drive);
+                    state.space().doubt(*pba, place.drive);
                 }
             }
         }
-        state.space.finish_discards(&taken);
+        state.space().finish_discards(&taken);
     }
 }

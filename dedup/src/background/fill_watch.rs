@@ -41,7 +41,8 @@ impl FillWatch {
     pub(crate) fn watch(&mut self, shared: &Shared) {
         let (used, capacity) = {
             let state = lock(&shared.state);
-            (state.space.used(), state.space.capacity())
+            let space = state.space();
+            (space.used(), space.capacity())
         };
         match self.look(&shared.fill_warnings(), used, capacity) {
             Some(Fill::Reached(level)) => tracing::warn!(

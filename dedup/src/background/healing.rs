@@ -161,7 +161,7 @@ async fn task(shared: &Arc<Shared>, pba: Pba, known: &Known) -> Result<Option<Ta
     let mut answer = None;
     loop {
         let (missing, generation) = {
-            let mut state = lock(&shared.state);
+            let state = lock(&shared.state);
             let mut damage = lock(&shared.damage);
             if !known.describes(&state.blocks.get(pba)) {
                 damage.remove(pba);
@@ -271,7 +271,7 @@ async fn heal(shared: &Arc<Shared>, pba: Pba, known: &Known, twin: Pba, buf: Buf
         (written, buf) = drive.write(buf, &[place.extent()]).await;
         if written.as_ref().is_err_and(drives::DriveError::is_in_doubt) {
             // What may still be written is right as long as the block is in use, and not when it is used again.
-            lock(&shared.state).space.doubt(pba, place.drive);
+            lock(&shared.state).space().doubt(pba, place.drive);
         }
         if written.is_err() || drive.flush().await.is_err() {
             return false;

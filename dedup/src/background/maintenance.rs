@@ -104,7 +104,7 @@ async fn keep_durable(shared: &Arc<Shared>) {
         let is_old = |last: Instant, interval| reactor::now().duration_since(last) >= interval;
         let (unflushed, is_flushed) = {
             let state = lock(&shared.state);
-            (state.unflushed_bytes, state.durable >= state.installed)
+            (state.unflushed_bytes(), state.durable >= state.installed())
         };
         if is_flushed {
             last_flush = reactor::now();
@@ -247,7 +247,7 @@ fn report(shared: &Shared, work: Work, result: Result<()>) {
 
 async fn keep_discarding(shared: &Shared) {
     while !shared.is_closed() {
-        if lock(&shared.state).space.has_discards() {
+        if lock(&shared.state).space().has_discards() {
             discard_freed(shared).await;
         }
         reactor::sleep(TICK).await;

@@ -39,7 +39,7 @@ pub(crate) async fn merge_slice(shared: &Arc<Shared>) -> Result<bool> {
     let _lock = shared.merge_lock.lock().await;
     let step = {
         let mut state = lock(&shared.state);
-        if state.read_only.is_some() {
+        if state.read_only().is_some() {
             return Ok(false);
         }
         state.next_merge()

@@ -113,7 +113,9 @@ pub(super) async fn copy(
 /// The row cannot be written: the segment is not used until the pool is opened again.
 pub(super) async fn withdraw(shared: &Arc<Shared>, segment: Pba) -> Result<bool> {
     // From here on none of its blocks is handed out.
-    let is_unused = lock(&shared.state).space.withdraw(segment, SEGMENT_BLOCKS);
+    let is_unused = lock(&shared.state)
+        .space()
+        .withdraw(segment, SEGMENT_BLOCKS);
     if is_unused {
         let row = SegmentRow::unplaced(epoch(shared).await?);
         write_down(shared, segment, row).await?;
@@ -130,7 +132,7 @@ pub(super) async fn withdraw(shared: &Arc<Shared>, segment: Pba) -> Result<bool>
 pub(super) async fn place(shared: &Arc<Shared>, segment: Pba, row: &SegmentRow) -> Result<()> {
     write_down(shared, segment, *row).await?;
     shared.drives.settle(segment, row);
-    lock(&shared.state).space.place(segment, SEGMENT_BLOCKS);
+    lock(&shared.state).space().place(segment, SEGMENT_BLOCKS);
     Ok(())
 }
 

@@ -231,14 +231,7 @@ fn count_some(state: &mut State, end: u64, report: &mut OnlineCheckReport, is_fi
         || format!("map {map}"),
         |entry| format!("volume `{}`", entry.info.name),
     );
-    let State {
-        volumes,
-        ancestry,
-        space,
-        online: Some(online),
-        ..
-    } = state
-    else {
+    let (volumes, ancestry, space, Some(online)) = state.for_count() else {
         return 0;
     };
     let Some(pages) = ancestry.map_mut(volumes, map) else {
@@ -371,6 +364,13 @@ mod tests {
         engine
     }
 
+    /// A count that no mapping stands for.
+    fn one_more(engine: &Engine, pba: Pba) {
+        let state = lock(&engine.shared.state);
+        state.blocks.take(pba);
+        state.blocks.let_go(pba, 1);
+    }
+
     #[test]
     fn a_lost_reference_and_a_leak_are_found_while_the_engine_runs() {
         reactor::run(reactor::Config::default(), async {
@@ -387,8 +387,8 @@ mod tests {
                     .pba
             };
             let (leaked, lost) = (pba_of(3), pba_of(5));
-            lock(&engine.shared.state).blocks.entry(leaked).references += 1;
-            lock(&engine.shared.state).blocks.entry(lost).references -= 1;
+            one_more(&engine, leaked);
+            lock(&engine.shared.state).blocks.lose(lost);
             let report = engine.check_online().await.unwrap();
             assert!(!report.consistent);
             let details: Vec<_> = report.findings.iter().map(|found| &found.detail).collect();
@@ -397,11 +397,11 @@ mod tests {
             assert!(details[1].starts_with(&format!("block {leaked} has 2 references")));
 
             // What a command holds only for a moment is no leak.
-            lock(&engine.shared.state).blocks.entry(lost).references += 1;
+            one_more(&engine, lost);
             let checking = engine.check_online();
             let ending = async {
                 reactor::sleep(2 * LOOK_INTERVAL).await;
-                lock(&engine.shared.state).blocks.entry(leaked).references -= 1;
+                lock(&engine.shared.state).blocks.lose(leaked);
             };
             let (report, ()) = futures_util::future::join(checking, ending).await;
             assert!(report.unwrap().consistent);

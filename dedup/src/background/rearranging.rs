@@ -93,7 +93,11 @@ async fn take_step(shared: &Arc<Shared>, places: &mut Places) -> Result<bool> {
     if !all.may_have_steps() {
         return Ok(false);
     }
-    let is_unused = |segment: Pba| lock(&shared.state).space.is_unused(segment, SEGMENT_BLOCKS);
+    let is_unused = |segment: Pba| {
+        lock(&shared.state)
+            .space()
+            .is_unused(segment, SEGMENT_BLOCKS)
+    };
     let step = all.next(is_unused).map_err(|none| no_room(shared, none))?;
     let Some(step) = step else {
         return Ok(false);
@@ -148,7 +152,7 @@ fn settle_doubts(shared: &Shared, places: &mut Places) {
     if places.in_doubt.is_empty() {
         return;
     }
-    let (doubtful, _) = lock(&shared.state).space.doubtful_drives();
+    let (doubtful, _) = lock(&shared.state).space().doubtful_drives();
     let Some(all) = &mut places.arrangement else {
         return;
     };

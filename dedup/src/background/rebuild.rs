@@ -283,7 +283,7 @@ async fn catch_up(
     let _pins = pin_rows(shared, blocks.iter().flat_map(|pba| siblings(*pba))).await?;
     let held = hold(shared, &blocks);
     let result = copy_held(shared, drive, &held, (source, target)).await;
-    let mut state = lock(&shared.state);
+    let state = lock(&shared.state);
     for (_, contents) in &held {
         for content in contents {
             state.give_back(content.pba);
@@ -399,9 +399,9 @@ pub(super) async fn give_up(
     (action, error): (Action, &DriveError),
 ) -> EngineError {
     if error.is_in_doubt() {
-        let mut state = lock(&shared.state);
+        let state = lock(&shared.state);
         for (pba, _) in held {
-            state.space.doubt(*pba, drive);
+            state.space().doubt(*pba, drive);
         }
     }
     shared.drive_failed(drive, action, error);

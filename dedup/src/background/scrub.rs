@@ -241,8 +241,7 @@ pub(super) async fn blocks_to_scrub(shared: &Shared, first: Pba) -> Result<Vec<(
         let state = lock(&shared.state);
         let (table, from) = (table_of(first), first.number());
         let window = state.blocks.used_in(table, from, LOOK_BLOCKS);
-        let here = window.filter(|(_, info)| is_written(info));
-        let here: Vec<_> = here.map(|(pba, info)| (pba, *info)).collect();
+        let here: Vec<_> = window.filter(|(_, info)| is_written(info)).collect();
         let missing = state.blocks.stored_in(table, from, from + LOOK_BLOCKS);
         (here, missing.collect::<Vec<Pba>>())
     };

@@ -10,6 +10,7 @@ use crate::SUB_BLOCK_BYTES;
 use crate::background::Background;
 use crate::background::rebuild::RebuildStatus;
 use crate::drive_io::drive_state::{Condition, DriveState, Redundancy};
+use crate::metadata::packs::PackCount;
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::comparisons::VerifyStatus;
@@ -239,11 +240,12 @@ pub(crate) fn summarize(shared: &Shared) -> PoolSummary {
     let fill_warnings = shared.fill_warnings().to_vec();
     let damaged_blocks = lock(&shared.damage).count();
     let state = lock(&shared.state);
+    let space = state.space();
     PoolSummary {
-        capacity_bytes: state.space.capacity() * grain,
-        used_bytes: state.space.used() * grain,
-        free_bytes: state.space.free() * grain,
-        is_read_only: state.read_only.is_some(),
+        capacity_bytes: space.capacity() * grain,
+        used_bytes: space.used() * grain,
+        free_bytes: space.free() * grain,
+        is_read_only: state.read_only().is_some(),
         damaged_blocks,
         fill_warnings,
     }
@@ -292,20 +294,31 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
             (entry.info.clone(), map.mapped(), map.inherits())
         })
         .collect();
-    let used = state.space.used();
-    let capacity = state.space.capacity();
+    let (used, capacity, reclaiming, free) = {
+        let space = state.space();
+        (
+            space.used(),
+            space.capacity(),
+            space.reclaiming(),
+            space.free(),
+        )
+    };
+    let PackCount {
+        packs, fragments, ..
+    } = *state.packs();
+    let (map_page_reads, map_page_evictions) = state.resident.reads_and_evictions();
     let status = PoolStatus {
         capacity_bytes: capacity * grain,
         used_bytes: used * grain,
-        reclaiming_bytes: state.space.reclaiming() * grain,
-        free_bytes: state.space.free() * grain,
+        reclaiming_bytes: reclaiming * grain,
+        free_bytes: free * grain,
         metadata_bytes: store_bytes + shared.journal_bytes,
         logical_bytes: state.mapped() * grain,
-        unflushed_bytes: state.unflushed_bytes,
-        read_only: state.read_only.clone(),
+        unflushed_bytes: state.unflushed_bytes(),
+        read_only: state.read_only().map(str::to_owned),
         corrupt_blocks: state.corrupt_blocks,
-        compressed_bytes: state.packs.fragments * grain,
-        packed_bytes: state.packs.packs * grain,
+        compressed_bytes: fragments * grain,
+        packed_bytes: packs * grain,
         fingerprint: shared.domains.function(),
         indexed_blocks: state.index.len() as u64,
         index_bytes: state.index.memory_bytes(),
@@ -315,8 +328,8 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
         hint_hits: state.on_disk_index.answered,
         metadata_cache_bytes: state.resident.limit(),
         metadata_resident_bytes: state.resident.bytes(),
-        map_page_reads: state.resident.reads,
-        map_page_evictions: state.resident.evictions,
+        map_page_reads,
+        map_page_evictions,
         damaged_blocks: lock(&shared.damage).count(),
         verify: shared.verify.status(),
         fill_warnings: fill_warnings.to_vec(),
@@ -345,7 +358,7 @@ pub(crate) fn deleting_volumes(shared: &Shared, background: &Background) -> Vec<
 
 fn drives(shared: &Shared, background: &Background, state: &State) -> Vec<DriveStatus> {
     let grain = SUB_BLOCK_BYTES as u64;
-    let named: Vec<(u64, u64)> = state.space.by_drive().collect();
+    let named: Vec<(u64, u64)> = state.space().by_drive().collect();
     let running = *lock(&background.rebuild);
     let mut domains = shared.drives.domains();
     let drives = (0u16..).zip(shared.drives.iter());

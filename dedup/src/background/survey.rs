@@ -270,7 +270,7 @@ pub(crate) async fn survey(
         let ids = state.by_root();
         let mapped = state.volumes.values().map(|entry| entry.map().mapped());
         background.survey_progress.begin(mapped.sum());
-        (ids, state.last_change)
+        (ids, state.last_change())
     };
     lock(&background.surveys).is_wanted = false;
     let mut pass = Pass::new(SAMPLE_MAX);
@@ -289,7 +289,7 @@ pub(crate) async fn survey(
             }
         }
     }
-    let used = lock(&shared.state).space.used();
+    let used = lock(&shared.state).space().used();
     let survey = Arc::new(pass.finish(used));
     let mut surveys = lock(&background.surveys);
     surveys.last = Some(survey.clone());
@@ -351,7 +351,7 @@ async fn survey_step(
 /// A survey if one is asked for, or if the last one is old and something changed since.
 pub(crate) async fn survey_if_wanted(shared: &Shared, background: &Background) {
     let is_due = {
-        let change = lock(&shared.state).last_change;
+        let change = lock(&shared.state).last_change();
         let surveys = lock(&background.surveys);
         let pause = (surveys.took * PAUSE_TIMES).max(PAUSE_MIN);
         let pause = pause.min(shared.config.survey_interval);

@@ -147,7 +147,7 @@ impl Engine {
         let (addresses, index) = {
             let state = lock(&shared.state);
             state.check_writable()?;
-            (state.space.addresses(), shared.drives.len())
+            (state.space().addresses(), shared.drives.len())
         };
         let number = u16::try_from(index).ok().filter(|_| index < DRIVES_MAX);
         let Some(index) = number else {
@@ -215,7 +215,7 @@ impl Engine {
         state.add_drive(space, data_blocks);
         for (segment, row) in &rows {
             if row.copies().is_empty() {
-                state.space.withdraw(*segment, SEGMENT_BLOCKS);
+                state.space().withdraw(*segment, SEGMENT_BLOCKS);
             }
         }
         Ok(index)

@@ -1,14 +1,16 @@
 //! How long the locks are held that reactors share: what keeps cores from working side by side.
 
 use crate::Engine;
-use crate::sync::timed::LockTimes;
+use crate::sync::clock::LockTimes;
 use crate::sync::wait::lock;
 
 /// The locks that reactors share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineLocks {
-    /// Blocks, index and free space, and what changes maps: all reactors share it.
+    /// Blocks, index and free space, and what changes maps, where one reactor has all of it alone.
     pub state: LockTimes,
+    /// The same, where reactors share it, each with locks of its parts.
+    pub shared_state: LockTimes,
     /// The maps of volumes, each with its own lock, all together: reactors that use the same volume share one.
     pub maps: LockTimes,
     /// Positions of records.
@@ -35,9 +37,11 @@ impl Engine {
             .values()
             .map(|entry| entry.core.pages_times())
             .fold(LockTimes::default(), LockTimes::plus);
+        let (state, shared_state) = self.shared.state.times();
         EngineLocks {
             maps,
-            state: self.shared.state.times(),
+            state,
+            shared_state,
             journal: self.shared.journal.times(),
         }
     }

@@ -35,7 +35,7 @@ use crate::pool::config::{EngineParts, block_on};
 use crate::pool::copies::Hosts;
 use crate::pool::{Shared, StoredSoFar};
 use crate::sync::rounds::Rounds;
-use crate::sync::timed::Timed;
+use crate::sync::timed::{Timed, TimedRw};
 use crate::sync::wait::lock;
 use crate::sync::watermark::Watermark;
 use crate::{EngineError, MetadataStatus, PoolStatus, PoolSummary, RebuildSpeed, Result};
@@ -119,7 +119,7 @@ impl Engine {
             verify: Verify::new()?,
             config: parts.config,
             durable: Watermark::new(state.durable),
-            state: Timed::new(state),
+            state: TimedRw::new(state),
             writer: journal.writer(),
             appended: Watermark::new(journal.written_seq()),
             journal: Timed::new(journal),

@@ -82,7 +82,7 @@ impl Engine {
         let unused: BTreeSet<Pba> = {
             let state = lock(&shared.state);
             let segments = rows.iter().map(|(segment, _)| *segment);
-            let unused = segments.filter(|of| state.space.is_unused(*of, SEGMENT_BLOCKS));
+            let unused = segments.filter(|of| state.space().is_unused(*of, SEGMENT_BLOCKS));
             unused.collect()
         };
         let resting = BTreeSet::new();

@@ -87,7 +87,7 @@ async fn look_up(
     let mut pins = Vec::new();
     for round in 0..=ROUNDS {
         let (missing, generation) = {
-            let mut state = lock(&shared.state);
+            let state = lock(&shared.state);
             let (candidates, missing) = seek_all(&state, fingerprints, &answers);
             let is_last = round == ROUNDS || missing.rows.is_empty() && missing.hints.is_empty();
             if is_last {

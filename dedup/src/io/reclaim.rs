@@ -14,10 +14,10 @@ pub(crate) async fn reclaim_space(shared: &Arc<Shared>) -> bool {
     if !shared.loaded.load(Ordering::Acquire) && matches!(find_free(shared).await, Ok(true)) {
         return true;
     }
-    if lock(&shared.state).space.skip_discards() > 0 {
+    if lock(&shared.state).space().skip_discards() > 0 {
         return true;
     }
-    while !lock(&shared.state).space.has_reclaimable() {
+    while !lock(&shared.state).space().has_reclaimable() {
         // What was trimmed at once may not be free yet.
         if !matches!(trim_slice(shared).await, Ok(true)) {
             return false;
@@ -28,9 +28,9 @@ pub(crate) async fn reclaim_space(shared: &Arc<Shared>) -> bool {
     if flush_and_note(shared).await.is_err() {
         return false;
     }
-    let mut state = lock(&shared.state);
+    let state = lock(&shared.state);
     let durable = state.durable;
-    state.space.release(durable);
-    state.space.skip_discards();
+    state.space().release(durable);
+    state.space().skip_discards();
     true
 }

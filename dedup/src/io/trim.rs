@@ -43,7 +43,7 @@ pub(crate) async fn unmap(
 
 async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64) -> Result<u64> {
     let mut at = start;
-    let mut sequence = lock(&shared.state).last_change;
+    let mut sequence = lock(&shared.state).last_change();
     loop {
         // What is mapped by writes that were acknowledged is in the map: looking without the range
         // lock may miss only what is concurrent anyway.
@@ -71,7 +71,7 @@ async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64
 /// Nothing is mapped any more: that is in the journal, too, when this returns. A command that was dropped has changed
 /// the map before that.
 async fn unmapped_upto(shared: &Shared, sequence: u64) -> Result<u64> {
-    let seen = lock(&shared.state).last_change;
+    let seen = lock(&shared.state).last_change();
     appended_upto(shared, seen).await?;
     Ok(sequence.max(seen))
 }

@@ -37,7 +37,7 @@ use crate::stages::Stage;
 use crate::sync::gate::Entry;
 use crate::sync::wait::{Event, lock};
 use crate::{EngineError, Result};
-use claiming::{claim_job, not_resident, note_old, undo_claims};
+use claiming::is_among;
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
@@ -307,72 +307,6 @@ impl Batch {
         self.commit().await;
     }
 
-    /// Looks up every content that has no block yet.
-    fn claim(&mut self) -> Result<()> {
-        let Self {
-            shared,
-            jobs,
-            items,
-            new,
-            packing,
-            flight,
-            ..
-        } = self;
-        // What is not needed any more goes when the state is not locked.
-        let mut void = Vec::new();
-        for job in jobs.iter() {
-            if let Some(command) = &job.command {
-                let map = command.volume.pages();
-                note_old(&map, command.start, &mut items[job.items.clone()]);
-            }
-        }
-        let mut state = lock(&shared.state);
-        state.check_writable()?;
-        for job in jobs.iter_mut() {
-            let Some(command) = &job.command else {
-                continue;
-            };
-            if !state.volumes.contains_key(&command.volume.id) {
-                job.progress = Progress::Gone;
-                continue;
-            }
-            let missing = not_resident(&state.blocks, &items[job.items.clone()]);
-            if !missing.is_empty() {
-                job.progress = Progress::Loads(missing);
-            }
-        }
-        let wanted = items.iter().map(|item| &item.fingerprint);
-        state.prefetch(wanted, items.iter().filter_map(|item| item.old));
-        let mut taking_off = state.new_flight();
-        for (number, job) in (0..).zip(jobs.iter_mut()) {
-            if job.is_told() || matches!(job.progress, Progress::Gone | Progress::Loads(_)) {
-                continue;
-            }
-            let first_new = new.len();
-            job.progress = claim_job(
-                &mut state,
-                &mut taking_off,
-                (number, job),
-                items,
-                packing,
-                new,
-            );
-            if let Progress::Full = job.progress {
-                void.append(&mut job.kept);
-                undo_claims(
-                    &mut state,
-                    &mut taking_off,
-                    &mut items[job.items.clone()],
-                    packing,
-                    new.drain(first_new..),
-                );
-            }
-        }
-        *flight = state.take_off(taking_off);
-        state.evict_some();
-        Ok(())
-    }
-
     /// Writes the new blocks, and meanwhile reads the blocks that are to be compared.
     async fn write_and_compare(&mut self) -> Result<()> {
         let candidates = self.candidates();
@@ -541,16 +475,16 @@ impl Batch {
     /// The new blocks are written: others may share them.
     fn land(&mut self) {
         if self.flight.is_some() {
-            let landed = self.land_in(&mut lock(&self.shared.state));
+            let landed = self.land_in(&self.shared.state.share());
             self.has_landed(landed);
         }
     }
 
-    fn land_in(&self, state: &mut State) -> Option<Arc<Event>> {
+    fn land_in(&self, state: &State) -> Option<Arc<Event>> {
         let flight = self.flight?;
         for New { item, pba, .. } in &self.new {
             if let Crc::Known(crc32c) = self.items[*item as usize].crc {
-                state.blocks.entry(*pba).crc32c = crc32c;
+                state.blocks.set_crc32c(*pba, crc32c);
             }
         }
         state.land(flight)
@@ -577,7 +511,7 @@ impl Batch {
             self.give_back(*number);
         }
         if !unchanged.is_empty() {
-            let sequence = lock(&self.shared.state).last_change;
+            let sequence = self.shared.state.share().last_change();
             let appended = appended_upto(&self.shared, sequence).await;
             for number in unchanged {
                 self.finish(*number, appended.clone().map(|()| sequence));
@@ -632,7 +566,7 @@ impl Batch {
         }
         let items = &mut self.items[self.jobs[number].items.clone()];
         let taken = items.iter_mut().filter_map(|item| item.taken.take());
-        lock(&self.shared.state).give_back_all(taken);
+        self.shared.state.share().give_back_all(taken);
     }
 
     /// Gives everything back that the batch holds.
@@ -646,21 +580,22 @@ impl Batch {
         }
         self.jobs.iter_mut().for_each(|job| job.kept.clear());
         let landed = {
-            let mut state = lock(&self.shared.state);
+            let state = self.shared.state.share();
+            // Others may have an abandoned block for something else at once: its references are not given back one by one.
+            let taken = self.items.iter_mut().filter_map(|item| item.taken.take());
+            for pba in taken.filter(|pba| !is_among(&self.new, *pba)) {
+                state.give_back(pba);
+            }
             for New { pba, .. } in self.new.drain(..) {
                 for place in self.shared.drives.all_places(pba).iter() {
                     if self.in_doubt.contains(&place.drive) {
-                        state.space.doubt(pba.container(), place.drive);
+                        state.space().doubt(pba.container(), place.drive);
                     }
                 }
                 state.abandon(pba, self.writing);
             }
-            for pba in self.items.iter_mut().filter_map(|item| item.taken.take()) {
-                state.give_back_if_any(pba);
-            }
             self.in_doubt.clear();
-            let durable = state.durable;
-            state.space.release(durable);
+            state.space().release(state.durable);
             self.flight.take().and_then(|flight| state.land(flight))
         };
         self.leave_gate();
@@ -766,7 +701,7 @@ impl Batch {
                 }
                 Progress::Full => {
                     attempts += 1;
-                    if lock(&self.shared.state).space.is_withheld()
+                    if lock(&self.shared.state).space().is_withheld()
                         || attempts > RECLAIM_ATTEMPTS
                         || !reclaim_space(&self.shared).await
                     {

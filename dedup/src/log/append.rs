@@ -1,8 +1,8 @@
 //! Appending records to the journal, and making their changes.
 //!
-//! An append takes three steps. Under the state's lock its records are checked and get their place in the journal. Without
-//! any lock they are written there. When all records before them are written too, their changes are made, under
-//! the state's lock again. So reactors append side by side, and a record that is believed after a crash has all that
+//! An append takes three steps. With the state shared its records are checked and get their place in the journal. Without
+//! any lock they are written there. When all records before them are written too, their changes are made, with
+//! the state shared again, or alone where they change more than a host's write does. So reactors append side by side, and a record that is believed after a crash has all that
 //! it depends on before it.
 //!
 //! Guarantees: nobody is told of a change, or that all is as it should be because of it ([`appended_upto`]), before its
@@ -118,7 +118,7 @@ pub(crate) async fn commit(
 pub(crate) fn begin<'r>(
     shared: &'r Shared,
     records: Vec<RecordRef<'r>>,
-    first: impl FnOnce(&mut State),
+    first: impl FnOnce(&State),
 ) -> std::result::Result<Append<'r>, AppendError> {
     begin_for(shared, records, &[], first)
 }
@@ -128,11 +128,11 @@ fn begin_for<'r>(
     shared: &'r Shared,
     records: Vec<RecordRef<'r>>,
     volumes: &[u32],
-    first: impl FnOnce(&mut State),
+    first: impl FnOnce(&State),
 ) -> std::result::Result<Append<'r>, AppendError> {
     let frames = Frames::encode(records.iter().copied());
     let entries = records.iter().map(RecordRef::entry_count).sum();
-    let mut state = lock(&shared.state);
+    let state = shared.state.share();
     check_entries(shared)?;
     if let Some(gone) = volumes.iter().find(|id| !state.volumes.contains_key(id)) {
         return Err(AppendError::VolumeGone(*gone));
@@ -151,10 +151,10 @@ fn begin_for<'r>(
     }
     let place = reserve(shared, &frames)?;
     shared.unstored.fetch_add(entries, Ordering::AcqRel);
-    first(&mut state);
-    state.last_change = place.last();
+    first(&state);
+    state.will_change(place.last());
     // Nothing leaves memory until the records are installed.
-    state.appending += 1;
+    state.begin_append();
     drop(state);
     Ok(Append::new(shared, records, frames, place))
 }
@@ -250,14 +250,8 @@ impl<'r> Append<'r> {
         if records.is_empty() {
             return;
         }
-        let mut state = lock(&self.shared.state);
-        if are_there {
-            if self.shared.config.write_through {
-                let last = self.last;
-                records.iter().for_each(|it| state.note_changes(*it, last));
-            }
-            records.into_iter().for_each(|it| state.install(it));
-            state.installed = state.installed.max(self.last);
+        let wants_eviction = if are_there {
+            self.install(&records)
         } else {
             // The references that the records were to have.
             let entries = records.iter().flat_map(|record| {
@@ -268,10 +262,41 @@ impl<'r> Append<'r> {
                 record.as_map().map_or(own, |(_, _, entries)| entries)
             });
             let new = entries.filter_map(MapEntry::new_block);
+            let state = self.shared.state.share();
             state.give_back_all(new.map(|new| new.pba));
+            state.end_append();
+            state.wants_eviction()
+        };
+        if wants_eviction {
+            lock(&self.shared.state).evict_some();
         }
-        state.appending -= 1;
+    }
+
+    /// Makes the changes of the records. Returns whether something is to leave memory.
+    fn install(&self, records: &[RecordRef<'_>]) -> bool {
+        let note = |state: &State| {
+            if self.shared.config.write_through {
+                let last = self.last;
+                records.iter().for_each(|it| state.note_changes(*it, last));
+            }
+        };
+        {
+            let state = self.shared.state.share();
+            if state.can_install_shared(records) {
+                note(&state);
+                state.install_shared(records);
+                state.has_installed(self.last);
+                state.end_append();
+                return state.wants_eviction();
+            }
+        }
+        let mut state = lock(&self.shared.state);
+        note(&state);
+        records.iter().for_each(|it| state.install(*it));
+        state.has_installed(self.last);
+        state.end_append();
         state.evict_some();
+        false
     }
 }
 

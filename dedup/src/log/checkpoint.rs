@@ -42,7 +42,7 @@ pub(crate) async fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
     let (change, flushed) = {
         let state = lock(&shared.state);
         state.check_writable()?;
-        (state.last_change, state.flushed)
+        (state.last_change(), state.flushed)
     };
     appended_upto(shared, upto).await?;
     if flushed < change {

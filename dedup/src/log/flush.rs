@@ -26,7 +26,7 @@ use crate::sync::wait::lock;
 
 /// Every change acknowledged before this call survives a power loss when it returns `Ok`.
 pub(crate) async fn flush(shared: &Arc<Shared>) -> Result<()> {
-    let target = lock(&shared.state).installed;
+    let target = lock(&shared.state).installed();
     flush_upto(shared, target).await
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
     let (upto, bytes) = {
         let state = lock(&shared.state);
         state.check_writable()?;
-        (state.last_change, state.unflushed_bytes)
+        (state.last_change(), state.unflushed_bytes())
     };
     let flushed = match flushes_data(shared) {
         // What this sync makes durable the next one says; an opening before that proves it.
@@ -131,7 +131,7 @@ pub(crate) async fn note_durable(shared: &Arc<Shared>) -> Result<()> {
 
 /// All data of records up to `upto` is on stable drives afterwards.
 pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
-    let bytes = lock(&shared.state).unflushed_bytes;
+    let bytes = lock(&shared.state).unflushed_bytes();
     #[cfg(test)]
     if crate::ablation::is(crate::ablation::Broken::FlushJournalOnly) {
         lock(&shared.state).flushed = upto;
@@ -156,7 +156,7 @@ pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
     }
     let mut state = lock(&shared.state);
     state.flushed = state.flushed.max(upto);
-    state.unflushed_bytes = state.unflushed_bytes.saturating_sub(bytes);
+    state.has_flushed(bytes);
     Ok(())
 }
 
@@ -172,7 +172,7 @@ fn sync_journal(shared: &Shared, held: OwnedMutexGuard<()>, flushed: &Flushed) -
         {
             let mut state = lock(&shared.state);
             state.flushed = state.flushed.max(flushed.upto);
-            state.unflushed_bytes = state.unflushed_bytes.saturating_sub(flushed.bytes);
+            state.has_flushed(flushed.bytes);
             // Blocks that later changes freed are not used again before the journal says that those are durable.
             state.set_durable(flushed.noted);
         }

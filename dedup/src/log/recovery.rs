@@ -132,10 +132,10 @@ pub(crate) async fn recover(
     if let Some(refused) = refused {
         state.make_read_only(refused.message);
     }
-    state.last_change = journal.last_seq();
-    state.flushed = state.last_change;
-    state.durable = state.last_change;
-    state.resident.set_stored(state.last_change);
+    state.will_change(journal.last_seq());
+    state.flushed = state.last_change();
+    state.durable = state.last_change();
+    state.resident.set_stored(state.last_change());
     Ok(Recovered {
         state,
         journal,
@@ -272,7 +272,7 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
         ),
     );
     for segment in drives.unplaced() {
-        state.space.withdraw(*segment, SEGMENT_BLOCKS);
+        state.space().withdraw(*segment, SEGMENT_BLOCKS);
     }
     state.settings = Settings::new(settings);
     let (volumes, maps) = known;
@@ -282,7 +282,7 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
         state.blocks.forget(&used_ends);
         for (drive, end) in (0u16..).zip(used_ends) {
             let used = totals.blocks.get(&drive).copied().unwrap_or(0);
-            state.space.forget(drive, end, used);
+            state.space().forget(drive, end, used);
         }
         state.deferred = Some(Box::default());
     }

@@ -245,11 +245,11 @@ impl State {
     /// since the last one.
     pub(crate) fn next_merge(&mut self) -> Option<MergeStep> {
         let settled = self.ancestry.settled;
-        if settled.is_some_and(|at| self.last_change.saturating_sub(at) < SETTLED_RECORDS) {
+        if settled.is_some_and(|at| self.last_change().saturating_sub(at) < SETTLED_RECORDS) {
             return None;
         }
         let step = self.ancestry.merge_step(&self.volumes);
-        self.ancestry.settled = step.is_none().then_some(self.last_change);
+        self.ancestry.settled = step.is_none().then_some(self.last_change());
         step
     }
 
@@ -409,7 +409,7 @@ impl State {
         }: &Fork,
     ) {
         self.saw_volume(clone.map);
-        let since = self.last_change;
+        let since = self.last_change();
         let Some(info) = self.succeed_head(*volume, *map) else {
             return;
         };
@@ -423,7 +423,7 @@ impl State {
     fn succeed_head(&mut self, volume: u32, map: MapId) -> Option<MapInfo> {
         self.ancestry.settled = None;
         self.saw_volume(map);
-        let since = self.last_change;
+        let since = self.last_change();
         let entry = self.volumes.get_mut(&volume)?;
         let parent = entry.map().fork(map);
         let info = parent.info();
@@ -450,7 +450,7 @@ impl State {
         else {
             return;
         };
-        let since = self.last_change;
+        let since = self.last_change();
         self.saw_volume(*map);
         let Some(parent) = self.succeed_head(*snapshot, *snapshot_map) else {
             return;
@@ -593,12 +593,12 @@ impl State {
     pub(super) fn install_map_gone(&mut self, id: MapId) {
         self.ancestry.settled = None;
         if let Some(gone) = self.ancestry.parents.remove(&id) {
-            gone.map.leaves(&mut self.resident);
+            gone.map.leaves(&self.resident);
             self.ancestry.lose_child(gone.map.info().parent);
         } else if let Some(entry) = self.ancestry.volume(&self.volumes, id) {
             let mut map = entry.map();
             let parent = map.info().parent;
-            map.orphan(self.last_change, &mut self.resident);
+            map.orphan(self.last_change(), &self.resident);
             drop(map);
             self.ancestry.lose_child(parent);
         }

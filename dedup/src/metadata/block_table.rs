@@ -10,21 +10,23 @@
 //! * *Entered* is something else: whether index and free space know of a group of blocks. That happens
 //!   once, after an opening, and before that no row page of the group is here.
 
-use std::cell::Cell;
+mod rows;
+
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::panicking;
 
 use meta::{Fingerprint, Pba};
 use reactor::prefetch;
 
+use crate::sync::wait::lock;
+use rows::{Directory, FOLDER_ROW_PAGES, Folder, Row, RowPage};
+
 /// Addresses of a row page: those of four packs, at least of one. Small in tests: small drives have several.
 pub(crate) const ROW_PAGE: u64 = if cfg!(test) { 16 } else { 64 };
 /// Addresses of a folder, and blocks that index and free space come to know at a time.
 pub(crate) const GROUP: u64 = if cfg!(test) { 64 } else { 4096 };
-
-const FOLDER_ROW_PAGES: usize = (GROUP / ROW_PAGE) as usize;
 
 // The fragments of a pack are in one row page, and a folder has a bit for each of its row pages.
 const _: () = assert!(ROW_PAGE.is_multiple_of(Pba::SLOTS) && FOLDER_ROW_PAGES <= 64);
@@ -42,63 +44,14 @@ pub(crate) struct BlockInfo {
     pub(crate) fingerprint: Fingerprint,
 }
 
-impl BlockInfo {
-    /// Takes one reference away; returns how many are left, `None` if there was none.
-    #[inline]
-    pub(crate) fn lose(&mut self) -> Option<u32> {
-        self.references = self.references.checked_sub(1)?;
-        Some(self.references)
-    }
-}
-
 const UNUSED: BlockInfo = BlockInfo {
     references: 0,
     crc32c: 0,
     fingerprint: Fingerprint([0; 16]),
 };
 
-struct RowPage {
-    /// The last record that changed it.
-    changed: u64,
-    /// References that commands hold and no record tells of, and commands that need it to stay.
-    held: u32,
-    infos: [BlockInfo; ROW_PAGE as usize],
-}
-
-impl RowPage {
-    fn let_go(&mut self, count: u32) {
-        debug_assert!(self.held >= count || panicking(), "nobody holds that");
-        self.held = self.held.saturating_sub(count);
-    }
-}
-
 /// Memory of a row page.
 pub(crate) const ROW_PAGE_BYTES: u64 = size_of::<RowPage>() as u64;
-
-struct Folder {
-    pages: [Option<Box<RowPage>>; FOLDER_ROW_PAGES],
-    /// A bit for each row page that is in the store only.
-    stored: u64,
-    /// A bit for each row page that was used since the clock came by.
-    touched: Cell<u64>,
-}
-
-impl Folder {
-    fn new() -> Self {
-        Self {
-            pages: [const { None }; FOLDER_ROW_PAGES],
-            stored: 0,
-            touched: Cell::new(0),
-        }
-    }
-
-    fn touch(&self, at: usize) {
-        let touched = self.touched.get();
-        if touched & 1 << at == 0 {
-            self.touched.set(touched | 1 << at);
-        }
-    }
-}
 
 /// Row pages that are being read from the store.
 struct Load {
@@ -128,7 +81,7 @@ pub(crate) enum Eviction {
 
 /// Facts per physical address. Every drive has two tables: for its whole blocks, and for the fragments in them.
 pub(crate) struct BlockTable {
-    tables: Vec<Vec<Option<Box<Folder>>>>,
+    tables: Vec<Directory>,
     /// Per drive and group of blocks, whether it is not entered yet; empty when all are.
     unentered: Vec<Vec<bool>>,
     /// How many of them.
@@ -139,7 +92,8 @@ pub(crate) struct BlockTable {
     is_partial: Arc<AtomicBool>,
     loads: HashMap<Pba, Load>,
     /// Row pages that came into memory, and the clock does not know of them.
-    came: Vec<Pba>,
+    came: Mutex<Vec<Pba>>,
+    came_count: AtomicUsize,
     /// What row pages held when they left, to be compared when they come back.
     #[cfg(test)]
     left: HashMap<Pba, Vec<BlockInfo>>,
@@ -161,6 +115,12 @@ fn place(pba: Pba) -> (usize, usize, usize, usize) {
         (number % GROUP / ROW_PAGE) as usize,
         (number % ROW_PAGE) as usize,
     )
+}
+
+/// The row of an address in its row page.
+#[inline]
+fn row_of(pba: Pba) -> usize {
+    (pba.number() % ROW_PAGE) as usize
 }
 
 /// The address with this number in a table.
@@ -194,7 +154,8 @@ impl BlockTable {
             stored_row_pages: 0,
             is_partial: Arc::default(),
             loads: HashMap::new(),
-            came: Vec::new(),
+            came: Mutex::default(),
+            came_count: AtomicUsize::new(0),
             #[cfg(test)]
             left: HashMap::new(),
         };
@@ -206,8 +167,9 @@ impl BlockTable {
 
     /// One drive more, with the next index.
     pub(crate) fn add_drive(&mut self, data_blocks: u64) {
-        let folders = (0..data_blocks.div_ceil(GROUP)).map(|_| None);
-        self.tables.extend([folders.collect(), Vec::new()]);
+        let fragments = data_blocks * Pba::SLOTS;
+        self.tables
+            .extend([data_blocks, fragments].map(Directory::new));
     }
 
     /// The blocks of each drive before these ones are not entered.
@@ -273,37 +235,37 @@ impl BlockTable {
     #[inline]
     fn folder(&self, pba: Pba) -> Option<&Folder> {
         let (table, folder, _, _) = place(pba);
-        self.tables.get(table)?.get(folder)?.as_deref()
+        self.tables.get(table)?.get(folder)
     }
 
     #[inline]
     fn page(&self, pba: Pba) -> Option<&RowPage> {
         let (_, _, at, _) = place(pba);
-        self.folder(pba)?.pages[at].as_deref()
+        Some(self.folder(pba)?.pages[at].get()?)
     }
 
     /// The row page of an address, which must be here and exist on its drive (checked where numbers come in).
     #[inline]
-    fn page_mut(&mut self, pba: Pba) -> &mut RowPage {
+    fn page_or_new(&self, pba: Pba) -> &RowPage {
         debug_assert!(
             self.is_resident(pba) || panicking(),
             "block {pba} is in the store only"
         );
         let (table, folder, at, _) = place(pba);
-        let folders = &mut self.tables[table];
-        if pba.is_fragment() && folders.len() <= folder {
-            folders.resize_with(folder + 1, || None);
-        }
-        let folder = folders[folder].get_or_insert_with(|| Box::new(Folder::new()));
+        let folder = self.tables[table].get_or_new(folder);
         folder.touch(at);
-        folder.pages[at].get_or_insert_with(|| {
-            self.came.push(row_page_of(pba));
-            Box::new(RowPage {
-                changed: 0,
-                held: 0,
-                infos: [UNUSED; ROW_PAGE as usize],
-            })
-        })
+        let (page, is_new) = folder.page_or_new(at);
+        if is_new {
+            let mut came = lock(&self.came);
+            came.push(row_page_of(pba));
+            self.came_count.store(came.len(), Ordering::Relaxed);
+        }
+        page
+    }
+
+    #[inline]
+    fn row(&self, pba: Pba) -> &Row {
+        &self.page_or_new(pba).rows[row_of(pba)]
     }
 
     /// What is known of a content that is here; an unused address has no references.
@@ -313,8 +275,8 @@ impl BlockTable {
             self.is_resident(pba) || panicking(),
             "block {pba} is in the store only"
         );
-        let at = (pba.number() % ROW_PAGE) as usize;
-        self.page(pba).map_or(UNUSED, |page| page.infos[at])
+        self.page(pba)
+            .map_or(UNUSED, |page| page.rows[row_of(pba)].get())
     }
 
     /// What is known of a content; `None`: the store knows.
@@ -328,64 +290,87 @@ impl BlockTable {
     pub(crate) fn prefetch(&self, pba: Pba) {
         if let Some(page) = self.page(pba) {
             prefetch(&page.held);
-            prefetch(&page.infos[(pba.number() % ROW_PAGE) as usize]);
+            prefetch(&page.rows[row_of(pba)]);
         }
     }
 
-    /// The entry of an address that is here. Counts are changed by the calls below.
-    #[inline]
-    pub(crate) fn entry(&mut self, pba: Pba) -> &mut BlockInfo {
-        &mut self.page_mut(pba).infos[(pba.number() % ROW_PAGE) as usize]
+    /// Makes this known of an address that is here.
+    pub(crate) fn set(&self, pba: Pba, info: BlockInfo) {
+        self.row(pba).set(info);
+    }
+
+    /// The checksum of a block that was in flight.
+    pub(crate) fn set_crc32c(&self, pba: Pba, crc32c: u32) {
+        self.row(pba).set_crc32c(crc32c);
+    }
+
+    /// A block is not in flight any more.
+    pub(crate) fn land(&self, pba: Pba) {
+        self.row(pba).land();
     }
 
     /// A command allocated a block, and holds one reference of it.
-    pub(crate) fn create(&mut self, pba: Pba, info: BlockInfo) {
+    pub(crate) fn create(&self, pba: Pba, info: BlockInfo) {
         debug_assert!(info.references & !IN_FLIGHT == 1);
-        let page = self.page_mut(pba);
-        page.held += 1;
-        page.infos[(pba.number() % ROW_PAGE) as usize] = info;
+        let page = self.page_or_new(pba);
+        page.hold();
+        page.rows[row_of(pba)].set(info);
     }
 
     /// A command takes one reference more, and holds it.
-    pub(crate) fn take(&mut self, pba: Pba) {
-        let page = self.page_mut(pba);
-        page.held += 1;
-        page.infos[(pba.number() % ROW_PAGE) as usize].references += 1;
+    pub(crate) fn take(&self, pba: Pba) {
+        let page = self.page_or_new(pba);
+        page.hold();
+        page.rows[row_of(pba)].gain();
     }
 
     /// A reference that a command holds passes to a mapping that record `sequence` tells of.
-    pub(crate) fn pass_on(&mut self, pba: Pba, sequence: u64) {
-        let page = self.page_mut(pba);
+    pub(crate) fn pass_on(&self, pba: Pba, sequence: u64) {
+        let page = self.page_or_new(pba);
+        page.change(sequence);
         page.let_go(1);
-        page.changed = page.changed.max(sequence);
     }
 
     /// A command gives back so many references that it holds; they are still counted.
-    pub(crate) fn let_go(&mut self, pba: Pba, references: u32) -> &mut BlockInfo {
-        let page = self.page_mut(pba);
-        page.let_go(references);
-        &mut page.infos[(pba.number() % ROW_PAGE) as usize]
+    pub(crate) fn let_go(&self, pba: Pba, references: u32) {
+        self.page_or_new(pba).let_go(references);
     }
 
     /// Record `sequence` changes the count of an address.
-    pub(crate) fn change(&mut self, pba: Pba, sequence: u64) -> &mut BlockInfo {
-        let page = self.page_mut(pba);
-        page.changed = page.changed.max(sequence);
-        &mut page.infos[(pba.number() % ROW_PAGE) as usize]
+    pub(crate) fn changed(&self, pba: Pba, sequence: u64) {
+        self.page_or_new(pba).change(sequence);
+    }
+
+    /// Takes one reference away, if it is not the last one. Returns whether it did.
+    #[inline]
+    pub(crate) fn lose_one_of_several(&self, pba: Pba) -> bool {
+        self.row(pba).lose_if(|count| count > 1).is_ok()
+    }
+
+    /// Takes one reference away; returns how many are left, `None` if there was none.
+    #[inline]
+    pub(crate) fn lose(&self, pba: Pba) -> Option<u32> {
+        let before = self.row(pba).lose_if(|count| count > 0);
+        before.ok().map(|before| before - 1)
+    }
+
+    /// All references of an address are void.
+    pub(crate) fn clear(&self, pba: Pba) {
+        self.row(pba).clear();
     }
 
     /// Keeps the row page of an address in memory until [`unpin`](Self::unpin); false if it takes none.
-    pub(crate) fn pin(&mut self, pba: Pba) -> bool {
+    pub(crate) fn pin(&self, pba: Pba) -> bool {
         debug_assert!(self.is_resident(pba));
         let is_there = self.page(pba).is_some();
         if is_there {
-            self.page_mut(pba).held += 1;
+            self.page_or_new(pba).hold();
         }
         is_there
     }
 
-    pub(crate) fn unpin(&mut self, pba: Pba) {
-        self.page_mut(pba).let_go(1);
+    pub(crate) fn unpin(&self, pba: Pba) {
+        self.page_or_new(pba).let_go(1);
     }
 
     /// The store's rows of an address's row page are going to be read.
@@ -429,7 +414,7 @@ impl BlockTable {
     /// Puts the store's rows of a row page in its place.
     fn bring(&mut self, first: Pba, rows: &[(Pba, BlockInfo)]) {
         let (table, folder, at, _) = place(first);
-        if let Some(Some(folder)) = self.tables[table].get_mut(folder)
+        if let Some(folder) = self.tables[table].get_mut(folder)
             && folder.stored & 1 << at != 0
         {
             folder.stored &= !(1 << at);
@@ -438,7 +423,7 @@ impl BlockTable {
         }
         for (pba, info) in rows {
             debug_assert_eq!(row_page_of(*pba), first);
-            *self.entry(*pba) = *info;
+            self.set(*pba, *info);
         }
         #[cfg(test)]
         if let Some(left) = self.left.remove(&first) {
@@ -474,34 +459,38 @@ impl BlockTable {
     pub(crate) fn evict(&mut self, pba: Pba, stored: u64) -> Eviction {
         let first = row_page_of(pba);
         let (table, number, at, _) = place(first);
-        let folder = self.tables.get_mut(table).and_then(|t| t.get_mut(number));
-        let Some(Some(folder)) = folder else {
+        let table = self.tables.get_mut(table);
+        let Some(table) = table else {
             return Eviction::Absent;
         };
-        let Some(page) = &folder.pages[at] else {
+        let Some(folder) = table.get_mut(number) else {
             return Eviction::Absent;
         };
-        let touched = folder.touched.get();
-        folder.touched.set(touched & !(1 << at));
-        let (is_held, is_new) = (page.held > 0, page.changed > stored);
+        let was_touched = folder.take_touch(at);
+        let Some(page) = folder.pages[at].get_mut() else {
+            return Eviction::Absent;
+        };
+        let (is_held, is_new) = (*page.held.get_mut() > 0, page.changed() > stored);
         #[cfg(test)]
         let is_held = is_held && !crate::ablation::is(crate::ablation::Broken::EvictHeld);
         #[cfg(test)]
         let is_new = is_new && !crate::ablation::is(crate::ablation::Broken::EvictUnstoredBlocks);
-        if touched & 1 << at != 0 || is_held || is_new {
+        if was_touched || is_held || is_new {
             return Eviction::Stays;
         }
-        let is_used = page.infos.iter().any(|info| info.references > 0);
+        let is_used = page.rows.iter().any(|row| row.references() > 0);
         #[cfg(test)]
-        self.left.insert(first, page.infos.to_vec());
-        folder.pages[at] = None;
+        let infos = page.rows.iter().map(Row::get).collect();
+        folder.pages[at].take();
         if is_used {
             folder.stored |= 1 << at;
             self.stored_row_pages += 1;
-            self.note_partial();
-        } else if folder.stored == 0 && folder.pages.iter().all(Option::is_none) {
-            self.tables[table][number] = None;
+        } else if folder.is_empty() {
+            table.remove(number);
         }
+        self.note_partial();
+        #[cfg(test)]
+        self.left.insert(first, infos);
         if let Some(load) = self.loads.get_mut(&first) {
             load.left += 1;
         }
@@ -510,8 +499,17 @@ impl BlockTable {
 
     /// A row page that came into memory, and that this was not said of yet.
     #[inline]
-    pub(crate) fn take_came(&mut self) -> Option<Pba> {
-        self.came.pop()
+    pub(crate) fn take_came(&self) -> Option<Pba> {
+        let mut came = lock(&self.came);
+        let first = came.pop();
+        self.came_count.store(came.len(), Ordering::Relaxed);
+        first
+    }
+
+    /// How many there are of them.
+    #[inline]
+    pub(crate) fn came(&self) -> usize {
+        self.came_count.load(Ordering::Relaxed)
     }
 
     /// Whether any fragment of a fragment's pack has references.
@@ -532,17 +530,17 @@ impl BlockTable {
         table: usize,
         first: u64,
         count: u64,
-    ) -> impl Iterator<Item = (Pba, &BlockInfo)> {
+    ) -> impl Iterator<Item = (Pba, BlockInfo)> {
         let end = first.saturating_add(count);
         self.row_pages_in(table, first, end)
-            .filter_map(|(number, folder, at)| Some((number, folder.pages[at].as_deref()?)))
+            .filter_map(|(number, folder, at)| Some((number, folder.pages[at].get()?)))
             .flat_map(move |(number, page)| {
                 (number..)
-                    .zip(&page.infos)
-                    .filter(move |(number, info)| {
-                        info.references > 0 && (first..end).contains(number)
+                    .zip(&page.rows)
+                    .filter(move |(number, row)| {
+                        row.references() > 0 && (first..end).contains(number)
                     })
-                    .map(move |(number, info)| (address(table, number), info))
+                    .map(move |(number, row)| (address(table, number), row.get()))
             })
     }
 
@@ -565,12 +563,9 @@ impl BlockTable {
         first: u64,
         end: u64,
     ) -> impl Iterator<Item = (u64, &Folder, usize)> {
-        let folders = self.tables.get(table).map_or(&[][..], |table| &table[..]);
-        (0u64..)
-            .zip(folders)
-            .skip((first / GROUP) as usize)
-            .take_while(move |(number, _)| number * GROUP < end)
-            .filter_map(|(number, folder)| Some((number * GROUP, folder.as_deref()?)))
+        let folders = self.tables.get(table);
+        (first / GROUP..end.div_ceil(GROUP).min(self.numbers(table) / GROUP))
+            .filter_map(move |number| Some((number * GROUP, folders?.get(number as usize)?)))
             .flat_map(|(base, folder)| {
                 (0..FOLDER_ROW_PAGES).map(move |at| (base + at as u64 * ROW_PAGE, folder, at))
             })
@@ -584,13 +579,13 @@ impl BlockTable {
 
     /// Every number of a table that is or was in use is below this one.
     pub(crate) fn numbers(&self, table: usize) -> u64 {
-        self.tables.get(table).map_or(0, Vec::len) as u64 * GROUP
+        self.tables.get(table).map_or(0, Directory::end) * GROUP
     }
 
     /// Every address in memory that has references: by drive, whole blocks first; fragments of a pack
     /// follow each other.
     #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Pba, &BlockInfo)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Pba, BlockInfo)> {
         (0..self.tables.len()).flat_map(|table| self.used_in(table, 0, u64::MAX))
     }
 
@@ -599,201 +594,11 @@ impl BlockTable {
     pub(crate) fn held(&self) -> u64 {
         let tables = (0..self.tables.len()).flat_map(|table| self.row_pages_in(table, 0, u64::MAX));
         tables
-            .filter_map(|(_, folder, at)| folder.pages[at].as_deref())
-            .map(|page| u64::from(page.held))
+            .filter_map(|(_, folder, at)| folder.pages[at].get())
+            .map(|page| u64::from(page.held.load(Ordering::Acquire)))
             .sum()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_pack_is_in_use_as_long_as_one_of_its_fragments_is() {
-        let mut blocks = BlockTable::new(&[100, 100]);
-        let pack = Pba::new(1, 7);
-        for slot in [0, 14] {
-            blocks.entry(pack.fragment(slot)).references = 1;
-        }
-        // Neither the whole block nor its neighbours count.
-        blocks.entry(pack).references = 1;
-        blocks.entry(Pba::new(1, 8).fragment(0)).references = 1;
-        let found: Vec<_> = blocks.iter().map(|(pba, _)| pba.to_string()).collect();
-        assert_eq!(found, ["1:7", "1:7/0", "1:7/14", "1:8/0"]);
-        for slot in [0, 14] {
-            assert!(blocks.is_pack_in_use(pack.fragment(0)));
-            blocks.entry(pack.fragment(slot)).references = 0;
-        }
-        assert!(!blocks.is_pack_in_use(pack.fragment(14)));
-    }
-
-    #[test]
-    fn a_row_page_in_which_nothing_is_in_use_leaves_nothing_behind() {
-        let mut blocks = BlockTable::new(&[10 * GROUP]);
-        let pba = Pba::new(0, 3 * GROUP + 1);
-        blocks.entry(pba).references = 1;
-        assert_eq!(blocks.evict(pba, 0), Eviction::Stays); // it was just used
-        assert_eq!(blocks.evict(pba, 0), Eviction::Gone);
-        assert!(!blocks.is_resident(pba) && blocks.look(pba).is_none());
-        let ticket = blocks.begin_load(pba);
-        let info = BlockInfo {
-            references: 1,
-            ..UNUSED
-        };
-        blocks.load(ticket, &[(pba, info)]);
-        blocks.end_load(ticket);
-        assert_eq!(blocks.get(pba), info);
-        blocks.change(pba, 5).references = 0;
-        for stored in [4, 4, 5] {
-            assert!(blocks.page(pba).is_some());
-            blocks.evict(pba, stored);
-        }
-        assert!(blocks.is_whole() && blocks.folder(pba).is_none());
-        assert_eq!(blocks.evict(pba, 5), Eviction::Absent);
-    }
-
-    /// What a command or a checkpoint does.
-    #[derive(Clone, Debug)]
-    enum Step {
-        Write(u64),
-        Share(u64),
-        GiveBack(u64),
-        Record(u64),
-        Unmap(u64),
-        Checkpoint,
-        Evict(u64),
-        BeginLoad(u64),
-        EndLoad(usize),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        // Whole blocks of three row pages and fragments of two packs, which are in one row page each.
-        let at = || 0u64..3 * ROW_PAGE + 2 * 15;
-        prop_oneof![
-            4 => at().prop_map(Step::Write),
-            2 => at().prop_map(Step::Share),
-            2 => at().prop_map(Step::GiveBack),
-            4 => at().prop_map(Step::Record),
-            3 => at().prop_map(Step::Unmap),
-            2 => Just(Step::Checkpoint),
-            6 => at().prop_map(Step::Evict),
-            3 => at().prop_map(Step::BeginLoad),
-            3 => (0usize..4).prop_map(Step::EndLoad),
-        ]
-    }
-
-    fn pba_at(at: u64) -> Pba {
-        match at.checked_sub(3 * ROW_PAGE) {
-            None => Pba::new(0, at),
-            Some(slot) => Pba::new(0, 40 + slot / 15).fragment((slot % 15) as u8),
-        }
-    }
-
-    /// Counts of a block: mappings that records tell of, and references that commands hold.
-    #[derive(Clone, Copy, Default)]
-    struct Counts {
-        mapped: u32,
-        held: u32,
-        content: u32,
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_leaves_memory_and_comes_back_every_count_stays_right(
-            steps in proptest::collection::vec(step(), 1..300),
-        ) {
-            let mut blocks = BlockTable::new(&[4 * GROUP]);
-            let mut model: BTreeMap<Pba, Counts> = BTreeMap::new();
-            let mut stored_rows: BTreeMap<Pba, Counts> = BTreeMap::new();
-            let (mut sequence, mut stored) = (0, 0);
-            let mut loads: Vec<(Ticket, Vec<(Pba, BlockInfo)>)> = Vec::new();
-            let info = |counts: &Counts| BlockInfo {
-                references: counts.mapped + counts.held,
-                crc32c: counts.content,
-                fingerprint: Fingerprint([counts.content as u8; 16]),
-            };
-            for (number, step) in (1u32..).zip(steps) {
-                match step {
-                    Step::Write(at) | Step::Share(at) | Step::GiveBack(at) | Step::Record(at)
-                    | Step::Unmap(at) if !blocks.is_resident(pba_at(at)) => {}
-                    Step::Write(at) => {
-                        let counts = model.entry(pba_at(at)).or_default();
-                        if counts.mapped + counts.held == 0 {
-                            *counts = Counts { mapped: 0, held: 1, content: number };
-                            blocks.create(pba_at(at), info(counts));
-                        }
-                    }
-                    Step::Share(at) => {
-                        let counts = model.entry(pba_at(at)).or_default();
-                        if counts.mapped + counts.held > 0 {
-                            counts.held += 1;
-                            blocks.take(pba_at(at));
-                        }
-                    }
-                    Step::GiveBack(at) => {
-                        let counts = model.entry(pba_at(at)).or_default();
-                        if counts.held > 0 {
-                            counts.held -= 1;
-                            blocks.let_go(pba_at(at), 1).references -= 1;
-                        }
-                    }
-                    Step::Record(at) => {
-                        let counts = model.entry(pba_at(at)).or_default();
-                        if counts.held > 0 {
-                            counts.held -= 1;
-                            counts.mapped += 1;
-                            sequence += 1;
-                            blocks.pass_on(pba_at(at), sequence);
-                        }
-                    }
-                    Step::Unmap(at) => {
-                        let counts = model.entry(pba_at(at)).or_default();
-                        if counts.mapped > 0 {
-                            counts.mapped -= 1;
-                            sequence += 1;
-                            blocks.change(pba_at(at), sequence).references -= 1;
-                        }
-                    }
-                    Step::Checkpoint => {
-                        stored = sequence;
-                        stored_rows = model.clone();
-                        stored_rows.retain(|_, counts| counts.mapped > 0);
-                    }
-                    Step::Evict(at) => {
-                        blocks.evict(pba_at(at), stored);
-                    }
-                    Step::BeginLoad(at) => {
-                        let first = row_page_of(pba_at(at));
-                        let rows = stored_rows.range(first..Pba(first.0 + ROW_PAGE));
-                        let rows = rows.map(|(pba, counts)| (*pba, info(counts)));
-                        loads.push((blocks.begin_load(first), rows.collect()));
-                    }
-                    Step::EndLoad(at) if at < loads.len() => {
-                        // Rows that were read a while ago.
-                        let (ticket, rows) = loads.remove(at);
-                        blocks.load(ticket, &rows);
-                        blocks.end_load(ticket);
-                    }
-                    Step::EndLoad(_) => {}
-                }
-                let held: u32 = model.values().map(|counts| counts.held).sum();
-                prop_assert_eq!(blocks.held(), u64::from(held));
-                for (pba, counts) in &model {
-                    let Some(found) = blocks.look(*pba) else {
-                        prop_assert_eq!(counts.held, 0);
-                        continue;
-                    };
-                    prop_assert_eq!(found.references, counts.mapped + counts.held);
-                    if found.references > 0 {
-                        prop_assert_eq!(found.crc32c, counts.content);
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

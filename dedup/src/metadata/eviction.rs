@@ -7,14 +7,24 @@ use crate::metadata::state::State;
 /// Steps of the clock at a time. More than twice what a change or a load adds.
 const STEPS: usize = 32;
 
+/// Row pages that may come into memory before the clock knows of them.
+const CAME_MAX: usize = if cfg!(test) { 1 } else { 32 };
+
 impl State {
+    /// Whether [`evict_some`](Self::evict_some) has anything to do, as who shares the state sees it.
+    pub(crate) fn wants_eviction(&self) -> bool {
+        let came = self.blocks.came();
+        let bytes = came as u64 * ROW_PAGE_BYTES;
+        came >= CAME_MAX || (!self.is_appending() && self.resident.wants_eviction(bytes))
+    }
+
     /// Evicts what is not needed, if memory is full: some steps, so that the state is not locked for long.
     /// To be called where something comes into memory.
     pub(crate) fn evict_some(&mut self) {
         while let Some(first) = self.blocks.take_came() {
             self.resident.add(Key::RowPage(first), ROW_PAGE_BYTES);
         }
-        if self.appending > 0 {
+        if self.is_appending() {
             return;
         }
         for _ in 0..STEPS {
@@ -40,13 +50,13 @@ impl State {
                 if let Some(entry) = self.ancestry.volume(&self.volumes, map) {
                     let range_lock = &entry.core.range_lock;
                     let is_locked = |start, end| range_lock.is_touched(start, end);
-                    let resident = &mut self.resident;
+                    let resident = &self.resident;
                     let mut map = entry.map();
                     map.pass((page, ticket), may_leave, is_locked, resident)
                 } else if let Some(parent) = self.ancestry.parents.get_mut(&map) {
                     // Commands rely on the copies that children have.
                     let map = &mut parent.map;
-                    map.pass((page, ticket), may_leave, |_, _| false, &mut self.resident)
+                    map.pass((page, ticket), may_leave, |_, _| false, &self.resident)
                 } else {
                     Fate::Stale
                 }
@@ -71,9 +81,9 @@ impl State {
             (Some(entry), _) if entry.map().folders() >= folders => {
                 let range_lock = &entry.core.range_lock;
                 let is_locked = |start, end| range_lock.is_touched(start, end);
-                entry.map().forget_some(is_locked, &mut self.resident);
+                entry.map().forget_some(is_locked, &self.resident);
             }
-            (_, Some(parent)) => parent.map.forget_some(|_, _| false, &mut self.resident),
+            (_, Some(parent)) => parent.map.forget_some(|_, _| false, &self.resident),
             _ => {}
         }
     }

@@ -6,10 +6,14 @@
 //! ([`crate::residency::on_disk_index`]). Where that part of the table is in the store only, it says so: who looks brings it in and
 //! looks again, so that nothing that is stored is ever missed.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
 use meta::{Fingerprint, Pba};
 use reactor::prefetch;
 
 use crate::metadata::block_table::{BlockTable, address};
+use crate::sync::wait::{Held, lock};
 
 /// Entries of a bucket: one cache line.
 const SLOTS: usize = 8;
@@ -57,12 +61,19 @@ impl Found {
 /// and, what is left of them, tell the entries of a bucket apart but for one look-up in thousands. So a
 /// shard grows without a look at anything but itself, and as each grows alone, growth never takes long.
 pub(crate) struct Index {
-    shards: Vec<Shard>,
+    shards: Vec<Mutex<Shard>>,
     drives: Vec<Numbers>,
-    len: usize,
+    len: AtomicUsize,
     /// Memory of all shards.
-    bytes: u64,
+    bytes: AtomicU64,
     bytes_max: u64,
+}
+
+/// The shard of a fingerprint, locked: nobody else finds, enters or removes a block with it meanwhile.
+pub(crate) struct Place<'a> {
+    index: &'a Index,
+    shard: Held<'a, Shard>,
+    hash: Hash,
 }
 
 /// The numbers of a drive's addresses: its blocks, then the fragments in them.
@@ -250,25 +261,21 @@ impl Shard {
     }
 }
 
-/// Where the look-up of a fingerprint begins.
-struct Home<'a> {
-    shard: &'a Shard,
-    bucket: usize,
-    tag: u64,
-}
-
-impl Home<'_> {
+impl Shard {
+    /// Asks for the bucket where the look-up of a tag begins.
     #[inline]
-    fn prefetch(&self) {
-        prefetch(&self.shard.buckets[self.bucket]);
-        prefetch(&self.shard.passed[self.bucket]);
+    fn prefetch(&self, tag: u64) {
+        let bucket = self.home(tag);
+        prefetch(&self.buckets[bucket]);
+        prefetch(&self.passed[bucket]);
     }
 
-    /// The next bucket, if some entries of this one may lie there.
+    /// Asks for the next bucket, if some entries of this one may lie there.
     #[inline]
-    fn prefetch_behind(&self) {
-        if self.shard.passed[self.bucket] > 0 {
-            prefetch(&self.shard.buckets[self.shard.after(self.bucket)]);
+    fn prefetch_behind(&self, tag: u64) {
+        let bucket = self.home(tag);
+        if self.passed[bucket] > 0 {
+            prefetch(&self.buckets[self.after(bucket)]);
         }
     }
 }
@@ -290,13 +297,13 @@ impl Index {
             numbers
         });
         let drives = drives.collect();
-        let shards = (0..shards.next_power_of_two()).map(|_| Shard::new());
-        let shards: Vec<Shard> = shards.collect();
-        let bytes = shards.len() as u64 * (size_of::<Shard>() as u64 + BUCKET_BYTES);
+        let shards = (0..shards.next_power_of_two()).map(|_| Mutex::new(Shard::new()));
+        let shards: Vec<Mutex<Shard>> = shards.collect();
+        let bytes = shards.len() as u64 * (size_of::<Mutex<Shard>>() as u64 + BUCKET_BYTES);
         Self {
             drives,
-            len: 0,
-            bytes,
+            len: AtomicUsize::new(0),
+            bytes: AtomicU64::new(bytes),
             shards,
             bytes_max: bytes_max.max(bytes),
         }
@@ -310,8 +317,28 @@ impl Index {
         self.drives.push(Numbers { first, blocks });
     }
 
-    fn shard(&self, hash: Hash) -> usize {
+    fn number(&self, hash: Hash) -> usize {
         hash.shard as usize & (self.shards.len() - 1)
+    }
+
+    fn shard(&self, hash: Hash) -> Held<'_, Shard> {
+        lock(&self.shards[self.number(hash)])
+    }
+
+    #[inline]
+    fn prefetch_shard(&self, hash: Hash) {
+        prefetch(&self.shards[self.number(hash)]);
+    }
+
+    /// The place of a fingerprint, kept from others until it is dropped.
+    #[inline]
+    pub(crate) fn at(&self, fingerprint: &Fingerprint) -> Place<'_> {
+        let hash = Hash::new(fingerprint);
+        Place {
+            index: self,
+            shard: self.shard(hash),
+            hash,
+        }
     }
 
     fn entry(&self, hash: Hash, pba: Pba) -> u64 {
@@ -324,15 +351,12 @@ impl Index {
 
     /// Whether a block with this fingerprint is in it.
     pub(crate) fn has(&self, fingerprint: &Fingerprint, pba: Pba) -> bool {
-        let hash = Hash::new(fingerprint);
-        let entry = self.entry(hash, pba);
-        let shard = &self.shards[self.shard(hash)];
-        shard.find(hash.tag, |other| other == entry).is_some()
+        self.at(fingerprint).has(pba)
     }
 
     /// The block with this fingerprint.
     pub(crate) fn find(&self, blocks: &BlockTable, fingerprint: &Fingerprint) -> Found {
-        self.find_with(blocks, fingerprint, |_| false)
+        self.at(fingerprint).find(blocks, fingerprint)
     }
 
     /// The same, where `knows` says of a block in the store only whether it has that fingerprint; if it
@@ -343,25 +367,7 @@ impl Index {
         fingerprint: &Fingerprint,
         knows: impl Fn(Pba) -> bool,
     ) -> Found {
-        let hash = Hash::new(fingerprint);
-        let shard = &self.shards[self.shard(hash)];
-        let mut stored = None;
-        let has_content = |entry| {
-            let pba = number_to_pba(&self.drives, entry);
-            match blocks.look(pba) {
-                Some(info) => info.fingerprint == *fingerprint,
-                None => {
-                    stored.get_or_insert(pba);
-                    knows(pba)
-                }
-            }
-        };
-        match shard.find(hash.tag, has_content) {
-            Some((bucket, slot)) => {
-                Found::Resident(number_to_pba(&self.drives, shard.buckets[bucket].0[slot]))
-            }
-            None => stored.map_or(Found::Nowhere, Found::Stored),
-        }
+        self.at(fingerprint).find_with(blocks, fingerprint, knows)
     }
 
     /// Asks for what the look-ups of these fingerprints, and the removal of these blocks, are going to read:
@@ -372,96 +378,141 @@ impl Index {
         wanted: impl Iterator<Item = &'a Fingerprint> + Clone,
         leaving: impl Iterator<Item = Pba> + Clone,
     ) {
+        // A lock waits for all that was asked for before it: shards come first, all at the same time.
         for fingerprint in wanted.clone() {
-            self.home(fingerprint).prefetch();
+            self.prefetch_shard(Hash::new(fingerprint));
+        }
+        for fingerprint in wanted.clone() {
+            let hash = Hash::new(fingerprint);
+            self.shard(hash).prefetch(hash.tag);
         }
         for pba in leaving.clone() {
             blocks.prefetch(pba);
         }
         for fingerprint in wanted {
-            let home = self.home(fingerprint);
-            for entry in home.shard.buckets[home.bucket].0 {
-                if entry >> NUMBER_BITS == home.tag && entry != 0 {
+            let hash = Hash::new(fingerprint);
+            let shard = self.shard(hash);
+            for entry in shard.buckets[shard.home(hash.tag)].0 {
+                if entry >> NUMBER_BITS == hash.tag && entry != 0 {
                     blocks.prefetch(number_to_pba(&self.drives, entry));
                 }
             }
-            home.prefetch_behind();
+            shard.prefetch_behind(hash.tag);
         }
-        let homes = leaving.filter_map(|pba| {
+        let hashes = leaving.filter_map(|pba| {
             let info = blocks.look(pba)?;
-            (info.references == 1 && info.fingerprint.is_some())
-                .then(|| self.home(&info.fingerprint))
+            let leaves = info.references == 1 && info.fingerprint.is_some();
+            leaves.then(|| Hash::new(&info.fingerprint))
         });
-        for home in homes.clone() {
-            home.prefetch();
+        for hash in hashes.clone() {
+            self.prefetch_shard(hash);
+        }
+        for hash in hashes.clone() {
+            self.shard(hash).prefetch(hash.tag);
         }
         // Where others lie behind, one of them comes back.
-        for home in homes {
-            home.prefetch_behind();
-        }
-    }
-
-    #[inline]
-    fn home(&self, fingerprint: &Fingerprint) -> Home<'_> {
-        let hash = Hash::new(fingerprint);
-        let shard = &self.shards[self.shard(hash)];
-        Home {
-            shard,
-            bucket: shard.home(hash.tag),
-            tag: hash.tag,
+        for hash in hashes {
+            self.shard(hash).prefetch_behind(hash.tag);
         }
     }
 
     /// Enters a block, whose fingerprint is in the table already; false if there is no room for it. `known`:
     /// what was found by that fingerprint before, which leaves, and whose room is enough.
     #[must_use]
-    pub(crate) fn insert(&mut self, blocks: &BlockTable, pba: Pba, known: Option<Pba>) -> bool {
-        let hash = Hash::new(&blocks.get(pba).fingerprint);
-        if let Some(known) = known {
-            self.remove_entry(hash, known);
-        }
-        let entry = self.entry(hash, pba);
-        let at = self.shard(hash);
-        let shard = &mut self.shards[at];
-        if shard.is_full() {
-            let growth = shard.growth() as u64 * BUCKET_BYTES;
-            if self.bytes + growth > self.bytes_max {
-                return false;
-            }
-            shard.grow();
-            self.bytes += growth;
-        }
-        shard.insert(entry);
-        self.len += 1;
-        true
-    }
-
-    /// Removes a block; an entry of another block with the same content stays.
-    pub(crate) fn remove(&mut self, blocks: &BlockTable, pba: Pba) {
-        self.remove_entry(Hash::new(&blocks.get(pba).fingerprint), pba);
-    }
-
-    fn remove_entry(&mut self, hash: Hash, pba: Pba) {
-        let entry = self.entry(hash, pba);
-        let at = self.shard(hash);
-        if self.shards[at].remove(entry) {
-            self.len -= 1;
-        }
+    pub(crate) fn insert(&self, blocks: &BlockTable, pba: Pba, known: Option<Pba>) -> bool {
+        self.at(&blocks.get(pba).fingerprint).insert(pba, known)
     }
 
     /// How many blocks can be found.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.len.load(Ordering::Relaxed)
     }
 
     /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of memory that it may take.
     pub(crate) fn bytes_max(&self) -> u64 {
         self.bytes_max.max(BUCKET_BYTES)
+    }
+
+    /// Takes so much memory; false if it may not.
+    fn grow(&self, bytes: u64) -> bool {
+        let more = |taken: u64| Some(taken + bytes).filter(|all| *all <= self.bytes_max);
+        self.bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+}
+
+impl Place<'_> {
+    /// Whether a block with this fingerprint is in the index.
+    pub(crate) fn has(&self, pba: Pba) -> bool {
+        let entry = self.index.entry(self.hash, pba);
+        let is_it = |other| other == entry;
+        self.shard.find(self.hash.tag, is_it).is_some()
+    }
+
+    /// The block with this fingerprint.
+    #[inline]
+    pub(crate) fn find(&self, blocks: &BlockTable, fingerprint: &Fingerprint) -> Found {
+        self.find_with(blocks, fingerprint, |_| false)
+    }
+
+    /// As [`Index::find_with`].
+    #[inline]
+    pub(crate) fn find_with(
+        &self,
+        blocks: &BlockTable,
+        fingerprint: &Fingerprint,
+        knows: impl Fn(Pba) -> bool,
+    ) -> Found {
+        let drives = &self.index.drives;
+        let mut stored = None;
+        let has_content = |entry| {
+            let pba = number_to_pba(drives, entry);
+            match blocks.look(pba) {
+                Some(info) => info.fingerprint == *fingerprint,
+                None => {
+                    stored.get_or_insert(pba);
+                    knows(pba)
+                }
+            }
+        };
+        match self.shard.find(self.hash.tag, has_content) {
+            Some((bucket, slot)) => {
+                Found::Resident(number_to_pba(drives, self.shard.buckets[bucket].0[slot]))
+            }
+            None => stored.map_or(Found::Nowhere, Found::Stored),
+        }
+    }
+
+    /// As [`Index::insert`].
+    #[must_use]
+    pub(crate) fn insert(&mut self, pba: Pba, known: Option<Pba>) -> bool {
+        if let Some(known) = known {
+            self.remove(known);
+        }
+        let entry = self.index.entry(self.hash, pba);
+        if self.shard.is_full() {
+            if !self.index.grow(self.shard.growth() as u64 * BUCKET_BYTES) {
+                return false;
+            }
+            self.shard.grow();
+        }
+        self.shard.insert(entry);
+        self.index.len.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Removes a block; an entry of another block with the same content stays.
+    pub(crate) fn remove(&mut self, pba: Pba) {
+        let entry = self.index.entry(self.hash, pba);
+        if self.shard.remove(entry) {
+            self.index.len.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -488,20 +539,20 @@ mod tests {
     proptest! {
         #[test]
         fn the_index_agrees_with_a_plain_map(steps in proptest::collection::vec((0u8..20, any::<bool>()), 1..200)) {
-            let mut blocks = BlockTable::new(&[20_000, 30_000]);
-            let mut index = Index::new(&[20_000, 30_000], u64::MAX);
+            let blocks = BlockTable::new(&[20_000, 30_000]);
+            let index = Index::new(&[20_000, 30_000], u64::MAX);
             let mut model = HashMap::new();
             for (number, (content, insert)) in steps.into_iter().enumerate() {
                 let fingerprint = Fingerprint([content; 16]);
                 if insert {
                     let block = Pba::new(number as u16 % 2, number as u64 * 37);
                     let pba = if number % 3 == 0 { block } else { block.fragment(number as u8 % 15) };
-                    *blocks.entry(pba) = BlockInfo { references: 1, crc32c: 0, fingerprint };
+                    blocks.set(pba, BlockInfo { references: 1, crc32c: 0, fingerprint });
                     let known = index.find(&blocks, &fingerprint).resident();
                     assert!(index.insert(&blocks, pba, known));
                     model.insert(content, pba);
                 } else if let Some(pba) = model.remove(&content) {
-                    index.remove(&blocks, pba);
+                    remove(&index, &blocks, pba);
                 }
                 prop_assert_eq!(index.len(), model.len());
                 for content in 0u8..20 {
@@ -514,21 +565,28 @@ mod tests {
 
     #[test]
     fn removing_a_second_copy_leaves_the_one_that_can_be_found() {
-        let mut blocks = BlockTable::new(&[100]);
-        let mut index = Index::new(&[100], u64::MAX);
+        let blocks = BlockTable::new(&[100]);
+        let index = Index::new(&[100], u64::MAX);
         let fingerprint = Fingerprint([3; 16]);
         let (a, b) = (Pba::new(0, 1), Pba::new(0, 2));
         for pba in [a, b] {
-            *blocks.entry(pba) = BlockInfo {
-                references: 1,
-                crc32c: 0,
-                fingerprint,
-            };
+            blocks.set(
+                pba,
+                BlockInfo {
+                    references: 1,
+                    crc32c: 0,
+                    fingerprint,
+                },
+            );
             let known = index.find(&blocks, &fingerprint).resident();
             assert!(index.insert(&blocks, pba, known));
         }
-        index.remove(&blocks, a);
+        remove(&index, &blocks, a);
         assert_eq!(index.find(&blocks, &fingerprint), Found::Resident(b));
+    }
+
+    fn remove(index: &Index, blocks: &BlockTable, pba: Pba) {
+        index.at(&blocks.get(pba).fingerprint).remove(pba);
     }
 
     fn spread(number: u64) -> Fingerprint {
@@ -584,17 +642,20 @@ mod tests {
     fn a_full_index_takes_no_more_until_something_leaves_and_finds_what_it_took() {
         const BLOCKS: u64 = 60_000;
         for bytes_max in [0, 1000, 100_000, 300_000] {
-            let mut blocks = BlockTable::new(&[BLOCKS]);
-            let mut index = Index::new(&[BLOCKS], bytes_max);
+            let blocks = BlockTable::new(&[BLOCKS]);
+            let index = Index::new(&[BLOCKS], bytes_max);
             let smallest = index.memory_bytes();
             let mut taken = Vec::new();
             for number in 0..BLOCKS {
                 let pba = Pba::new(0, number);
-                *blocks.entry(pba) = BlockInfo {
-                    references: 1,
-                    crc32c: 0,
-                    fingerprint: spread(number),
-                };
+                blocks.set(
+                    pba,
+                    BlockInfo {
+                        references: 1,
+                        crc32c: 0,
+                        fingerprint: spread(number),
+                    },
+                );
                 if index.insert(&blocks, pba, None) {
                     taken.push(number);
                 }
@@ -612,17 +673,23 @@ mod tests {
             // A second copy takes the place of the first one, and the room of one that left is used.
             let (first, second) = (Pba::new(0, taken[0]), Pba::new(0, taken[1]));
             let other = blocks.get(second);
-            *blocks.entry(first) = other;
-            index.remove(&blocks, second);
+            blocks.set(first, other);
+            remove(&index, &blocks, second);
             let fingerprint = spread(taken[0]);
-            *blocks.entry(first) = BlockInfo {
-                fingerprint,
-                ..other
-            };
-            *blocks.entry(second) = BlockInfo {
-                fingerprint,
-                ..other
-            };
+            blocks.set(
+                first,
+                BlockInfo {
+                    fingerprint,
+                    ..other
+                },
+            );
+            blocks.set(
+                second,
+                BlockInfo {
+                    fingerprint,
+                    ..other
+                },
+            );
             assert!(index.insert(&blocks, second, Some(first)));
             assert_eq!(index.find(&blocks, &fingerprint), Found::Resident(second));
             assert_eq!(index.len(), taken.len() - 1);
@@ -634,25 +701,28 @@ mod tests {
         const BLOCKS: u64 = 120_000;
         // Two drives, so that numbers are not addresses.
         let sizes = [50_000, BLOCKS - 50_000];
-        let mut blocks = BlockTable::new(&sizes);
-        let mut index = Index::new(&sizes, u64::MAX);
+        let blocks = BlockTable::new(&sizes);
+        let index = Index::new(&sizes, u64::MAX);
         let pba = |number: u64| match number.checked_sub(sizes[0]) {
             None => Pba::new(0, number),
             Some(block) => Pba::new(1, block),
         };
         for number in 0..BLOCKS {
-            *blocks.entry(pba(number)) = BlockInfo {
-                references: 1,
-                crc32c: 0,
-                fingerprint: spread(number),
-            };
+            blocks.set(
+                pba(number),
+                BlockInfo {
+                    references: 1,
+                    crc32c: 0,
+                    fingerprint: spread(number),
+                },
+            );
             assert!(index.insert(&blocks, pba(number), None));
         }
         assert_eq!(index.len() as u64, BLOCKS);
         let bytes = index.memory_bytes() as f64 / BLOCKS as f64;
         assert!((8.0..11.0).contains(&bytes), "{bytes} bytes an entry");
         for number in (0..BLOCKS).step_by(3) {
-            index.remove(&blocks, pba(number));
+            remove(&index, &blocks, pba(number));
         }
         for number in 0..BLOCKS {
             let found = index.find(&blocks, &spread(number)).resident();
@@ -666,7 +736,7 @@ mod tests {
                 .all(|f| index.find(&blocks, f) == Found::Nowhere)
         );
         for number in 0..BLOCKS {
-            index.remove(&blocks, pba(number));
+            remove(&index, &blocks, pba(number));
         }
         assert_eq!(index.len(), 0);
     }

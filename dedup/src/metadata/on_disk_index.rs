@@ -15,12 +15,15 @@
 //!   what was loaded and waits for its hint.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use meta::{Fingerprint, Pba};
 
 use crate::metadata::block_table::IN_FLIGHT;
-use crate::metadata::index::Found;
+use crate::metadata::index::{Found, Place};
 use crate::metadata::state::State;
+use crate::sync::wait::{Held, lock};
 
 /// Damaged blocks that hints are kept from ([`OnDiskIndex::hidden_max`]). With more, nobody asks for hints until the pool is opened again:
 /// contents that only they lead to are stored once more, and do not heal damaged blocks.
@@ -81,8 +84,11 @@ impl Waiting {
 }
 
 /// What is known of contents that are not in the index.
+///
+/// What commands change has locks of its own. What waits for one content changes only while its place in the index is locked, or
+/// the state is.
 pub(crate) struct OnDiskIndex {
-    waiting: HashMap<Fingerprint, Waiting>,
+    waiting: Counted<HashMap<Fingerprint, Waiting>>,
     /// Those that the store has already, and no checkpoint will write a hint for.
     pub(crate) loaded: Vec<(Pba, Fingerprint)>,
     /// How often hints were written.
@@ -90,9 +96,9 @@ pub(crate) struct OnDiskIndex {
     /// The store has hints.
     pub(crate) is_stored: bool,
     /// Contents in use that have a fingerprint.
-    hashed: u64,
+    hashed: AtomicU64,
     /// Blocks in use whose content must not be found.
-    hidden: BTreeSet<Pba>,
+    hidden: Counted<BTreeSet<Pba>>,
     /// So many at most.
     pub(crate) hidden_max: usize,
     /// There are more of them than can be known.
@@ -102,44 +108,92 @@ pub(crate) struct OnDiskIndex {
     pub(crate) answered: u64,
     /// How often a second block of a content became the one to be found, or one was hidden.
     #[cfg(test)]
-    pub(crate) displaced: u64,
+    displaced: AtomicU64,
+}
+
+/// Something that is empty most of the time: whoever looks then takes no lock.
+#[derive(Default)]
+struct Counted<T> {
+    all: Mutex<T>,
+    count: AtomicUsize,
+}
+
+impl<T> Counted<T> {
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        look(&lock(&self.all))
+    }
+}
+
+impl Counted<HashMap<Fingerprint, Waiting>> {
+    /// What waits, and whether there is anything afterwards.
+    fn change<R>(&self, change: impl FnOnce(&mut HashMap<Fingerprint, Waiting>) -> R) -> R {
+        let mut all: Held<'_, _> = lock(&self.all);
+        let result = change(&mut all);
+        self.count.store(all.len(), Ordering::Release);
+        result
+    }
+
+    fn of(&self, fingerprint: &Fingerprint) -> Option<Waiting> {
+        match self.is_empty() {
+            true => None,
+            false => self.look(|all| all.get(fingerprint).copied()),
+        }
+    }
+}
+
+impl Counted<BTreeSet<Pba>> {
+    fn change<R>(&self, change: impl FnOnce(&mut BTreeSet<Pba>) -> R) -> R {
+        let mut all: Held<'_, _> = lock(&self.all);
+        let result = change(&mut all);
+        self.count.store(all.len(), Ordering::Release);
+        result
+    }
+
+    fn has(&self, pba: Pba) -> bool {
+        !self.is_empty() && self.look(|all| all.contains(&pba))
+    }
 }
 
 impl OnDiskIndex {
     /// `is_stored`: the store has hints.
     pub(crate) fn new(is_stored: bool) -> Self {
         Self {
-            waiting: HashMap::new(),
+            waiting: Counted::default(),
             loaded: Vec::new(),
             generation: 0,
             is_stored,
-            hashed: 0,
-            hidden: BTreeSet::new(),
+            hashed: AtomicU64::new(0),
+            hidden: Counted::default(),
             hidden_max: HIDDEN_MAX,
             is_off: false,
             asked: 0,
             answered: 0,
             #[cfg(test)]
-            displaced: 0,
+            displaced: AtomicU64::new(0),
         }
     }
 
     /// So many contents with a fingerprint came into use, or turned out to be.
-    pub(crate) fn came(&mut self, count: u64) {
-        self.hashed += count;
+    pub(crate) fn came(&self, count: u64) {
+        self.hashed.fetch_add(count, Ordering::Relaxed);
     }
 
     /// A block with this fingerprint is not in use any more.
-    pub(crate) fn went(&mut self, pba: Pba, fingerprint: &Fingerprint) {
-        self.hashed -= u64::from(fingerprint.is_some());
-        if !self.hidden.is_empty() {
-            self.hidden.remove(&pba);
+    pub(crate) fn went(&self, pba: Pba, fingerprint: &Fingerprint) {
+        if fingerprint.is_some() {
+            self.hashed.fetch_sub(1, Ordering::Relaxed);
         }
+        self.show(pba);
     }
 
     /// Contents that are not in an index with so many.
     pub(crate) fn unindexed(&self, indexed: usize) -> u64 {
-        self.hashed.saturating_sub(indexed as u64)
+        let hashed = self.hashed.load(Ordering::Relaxed);
+        hashed.saturating_sub(indexed as u64)
     }
 
     /// Whether any content waits for its hint.
@@ -148,29 +202,29 @@ impl OnDiskIndex {
     }
 
     /// The index has no room for a new block, which a command holds.
-    pub(crate) fn wait(&mut self, pba: Pba, fingerprint: Fingerprint) {
+    pub(crate) fn wait(&self, pba: Pba, fingerprint: Fingerprint) {
         #[cfg(test)]
         if crate::ablation::is(crate::ablation::Broken::ForgetUnindexed) {
             return;
         }
-        self.waiting
-            .insert(fingerprint, Waiting::new(pba, 1, false));
+        let new = Waiting::new(pba, 1, false);
+        self.waiting.change(|all| all.insert(fingerprint, new));
     }
 
     /// The same of a block that the store has, and no hint for it.
     pub(crate) fn wait_loaded(&mut self, pba: Pba, fingerprint: Fingerprint) {
         // Of two old blocks of the same content the other one was to be found until now.
         #[cfg(test)]
-        self.displaces(self.waiting.get(&fingerprint).is_some_and(|w| w.pba != pba));
-        self.waiting
-            .insert(fingerprint, Waiting::new(pba, 0, false));
+        self.displaces(self.waiting.of(&fingerprint).is_some_and(|w| w.pba != pba));
+        let new = Waiting::new(pba, 0, false);
+        self.waiting.change(|all| all.insert(fingerprint, new));
         self.loaded.push((pba, fingerprint));
     }
 
     /// A block is to be found by its content, whatever was found by it before. `is_stored`: the store has its row,
     /// and not only the journal.
     pub(crate) fn wait_instead(&mut self, pba: Pba, fingerprint: Fingerprint, is_stored: bool) {
-        let same = self.waiting.get(&fingerprint).filter(|w| w.pba == pba);
+        let same = self.waiting.of(&fingerprint).filter(|w| w.pba == pba);
         if same.is_some_and(|waiting| !waiting.is_hinted) {
             return; // it waits already
         }
@@ -180,83 +234,90 @@ impl OnDiskIndex {
         } else {
             waiting.record = 1; // the checkpoint that stores its row writes its hint
         }
-        self.waiting.insert(fingerprint, waiting);
+        self.waiting.change(|all| all.insert(fingerprint, waiting));
     }
 
     /// Whether content must not be taken for stored in this block.
     pub(crate) fn is_hidden(&self, pba: Pba) -> bool {
-        self.hidden.contains(&pba)
+        self.hidden.has(pba)
     }
 
     /// A command takes a reference of a block that the index does not have.
-    pub(crate) fn take(&mut self, pba: Pba, fingerprint: Fingerprint) {
+    pub(crate) fn take(&self, pba: Pba, fingerprint: Fingerprint) {
         #[cfg(test)]
         if crate::ablation::is(crate::ablation::Broken::ForgetHeldHints) {
             return;
         }
-        if self.hidden.contains(&pba) {
+        if self.is_hidden(pba) {
             return;
         }
-        let entry = self.waiting.entry(fingerprint);
-        let waiting = entry.or_insert(Waiting::new(pba, 0, true));
-        if waiting.pba == pba {
-            waiting.held += 1;
-        }
+        self.waiting.change(|all| {
+            let waiting = all.entry(fingerprint).or_insert(Waiting::new(pba, 0, true));
+            if waiting.pba == pba {
+                waiting.held += 1;
+            }
+        });
     }
 
     /// A command gives one back, and others stay.
-    fn give_back(&mut self, pba: Pba, fingerprint: &Fingerprint, stored: u64) {
-        if let Some(waiting) = self.waiting.get_mut(fingerprint)
-            && waiting.pba == pba
-        {
-            waiting.held = waiting.held.saturating_sub(1);
-            if waiting.is_over(stored) {
-                self.waiting.remove(fingerprint);
+    fn give_back(&self, pba: Pba, fingerprint: &Fingerprint, stored: u64) {
+        self.waiting.change(|all| {
+            if let Some(waiting) = all.get_mut(fingerprint)
+                && waiting.pba == pba
+            {
+                waiting.held = waiting.held.saturating_sub(1);
+                if waiting.is_over(stored) {
+                    all.remove(fingerprint);
+                }
             }
-        }
+        });
     }
 
     /// A record tells of a reference that a command held.
-    pub(crate) fn mapped(&mut self, pba: Pba, fingerprint: &Fingerprint, record: u64) {
-        if let Some(waiting) = self.waiting.get_mut(fingerprint)
-            && waiting.pba == pba
-        {
-            waiting.held = waiting.held.saturating_sub(1);
-            waiting.record = record;
-        }
+    pub(crate) fn mapped(&self, pba: Pba, fingerprint: &Fingerprint, record: u64) {
+        self.waiting.change(|all| {
+            if let Some(waiting) = all.get_mut(fingerprint)
+                && waiting.pba == pba
+            {
+                waiting.held = waiting.held.saturating_sub(1);
+                waiting.record = record;
+            }
+        });
     }
 
     /// A block leaves; another one of the same content stays.
-    pub(crate) fn forget(&mut self, pba: Pba, fingerprint: &Fingerprint) {
-        if !self.waiting.is_empty() && self.waiting.get(fingerprint).is_some_and(|w| w.pba == pba) {
-            self.waiting.remove(fingerprint);
+    pub(crate) fn forget(&self, pba: Pba, fingerprint: &Fingerprint) {
+        if self.waiting.of(fingerprint).is_some_and(|w| w.pba == pba) {
+            self.waiting.change(|all| all.remove(fingerprint));
         }
     }
 
     /// Whether the store, with all records up to `stored`, has to have a hint for a block that waits.
     pub(crate) fn is_due(&self, pba: Pba, fingerprint: &Fingerprint, stored: u64) -> bool {
-        let waiting = self.waiting.get(fingerprint);
+        let waiting = self.waiting.of(fingerprint);
         waiting.is_some_and(|waiting| waiting.pba == pba && (1..=stored).contains(&waiting.record))
     }
 
     /// Whether a loaded block waits, that no command mapped since.
     fn is_loaded(&self, pba: Pba, fingerprint: &Fingerprint) -> bool {
-        let waiting = self.waiting.get(fingerprint);
+        let waiting = self.waiting.of(fingerprint);
         waiting
             .is_some_and(|waiting| waiting.pba == pba && waiting.record == 0 && !waiting.is_hinted)
     }
 
     /// The store has a hint for a block, and all records up to `stored`.
     pub(crate) fn hinted(&mut self, pba: Pba, fingerprint: &Fingerprint, stored: u64) {
-        if let Some(waiting) = self.waiting.get_mut(fingerprint)
-            && waiting.pba == pba
-            && waiting.record <= stored
-        {
-            waiting.is_hinted = true;
-            if waiting.is_over(stored) {
-                self.waiting.remove(fingerprint);
+        self.waiting.change(|all| {
+            if let Some(waiting) = all.get_mut(fingerprint)
+                && waiting.pba == pba
+                && waiting.record <= stored
+            {
+                waiting.is_hinted = true;
+                if waiting.is_over(stored) {
+                    all.remove(fingerprint);
+                }
             }
-        }
+        });
     }
 
     /// Some loaded blocks that wait for their hints, to be written now.
@@ -274,28 +335,41 @@ impl OnDiskIndex {
 
     /// Content must not be taken for stored in this block, which is in use.
     pub(crate) fn hide(&mut self, pba: Pba) {
-        if self.hidden.len() < self.hidden_max {
-            self.hidden.insert(pba);
-        } else {
-            self.is_off = true;
-        }
+        let hidden_max = self.hidden_max;
+        let has_room = self.hidden.change(|all| {
+            let has_room = all.len() < hidden_max;
+            if has_room {
+                all.insert(pba);
+            }
+            has_room
+        });
+        self.is_off |= !has_room;
     }
 
     /// Whether another block of its content is the one to be found now.
     #[cfg(test)]
-    pub(crate) fn displaces(&mut self, is_displaced: bool) {
-        self.displaced += u64::from(is_displaced);
+    pub(crate) fn displaces(&self, is_displaced: bool) {
+        let count = u64::from(is_displaced);
+        self.displaced.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How often that was so.
+    #[cfg(test)]
+    pub(crate) fn displaced(&self) -> u64 {
+        self.displaced.load(Ordering::Relaxed)
     }
 
     /// It may be taken for stored there again.
-    pub(crate) fn show(&mut self, pba: Pba) {
-        self.hidden.remove(&pba);
+    pub(crate) fn show(&self, pba: Pba) {
+        if !self.hidden.is_empty() {
+            self.hidden.change(|all| all.remove(&pba));
+        }
     }
 }
 
 impl State {
     /// A command takes one reference more of a block, however it came to know it.
-    pub(crate) fn take(&mut self, pba: Pba) {
+    pub(crate) fn take(&self, pba: Pba) {
         self.blocks.take(pba);
         let fingerprint = self.blocks.get(pba).fingerprint;
         if fingerprint.is_some() && !self.index.has(&fingerprint, pba) {
@@ -304,7 +378,7 @@ impl State {
     }
 
     /// It gives one back, that is still counted.
-    pub(crate) fn hints_give_back(&mut self, pba: Pba) {
+    pub(crate) fn hints_give_back(&self, pba: Pba) {
         if self.on_disk_index.is_waited() {
             let fingerprint = self.blocks.get(pba).fingerprint;
             let stored = self.resident.stored();
@@ -315,7 +389,18 @@ impl State {
     /// Looks for a content; `answer`: what the store said of it, if it was asked.
     #[inline]
     pub(crate) fn seek(&self, fingerprint: &Fingerprint, answer: Option<Answer>) -> Sought {
-        match self.index.find(&self.blocks, fingerprint) {
+        self.seek_at(&self.index.at(fingerprint), fingerprint, answer)
+    }
+
+    /// The same at its place in the index.
+    #[inline]
+    pub(super) fn seek_at(
+        &self,
+        place: &Place<'_>,
+        fingerprint: &Fingerprint,
+        answer: Option<Answer>,
+    ) -> Sought {
+        match place.find(&self.blocks, fingerprint) {
             Found::Resident(pba) => Sought::Indexed(pba),
             Found::Stored(pba) => Sought::NotResident(pba),
             Found::Nowhere => self.seek_unindexed(fingerprint, answer),
@@ -324,9 +409,7 @@ impl State {
 
     fn seek_unindexed(&self, fingerprint: &Fingerprint, answer: Option<Answer>) -> Sought {
         let hints = &self.on_disk_index;
-        if !hints.waiting.is_empty()
-            && let Some(waiting) = hints.waiting.get(fingerprint)
-        {
+        if let Some(waiting) = hints.waiting.of(fingerprint) {
             return match self.blocks.is_resident(waiting.pba) {
                 true => Sought::Unindexed(waiting.pba),
                 false => Sought::NotResident(waiting.pba),
@@ -349,8 +432,8 @@ impl State {
         let Some(answer) = answer.filter(is_current) else {
             return Sought::Ask;
         };
-        let pba = answer.pba.filter(|pba| self.space.contains(*pba));
-        let Some(pba) = pba.filter(|pba| !hints.hidden.contains(pba)) else {
+        let pba = answer.pba.filter(|pba| self.space().contains(*pba));
+        let Some(pba) = pba.filter(|pba| !hints.is_hidden(*pba)) else {
             return Sought::Nowhere;
         };
         match self.blocks.look(pba) {

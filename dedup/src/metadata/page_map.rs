@@ -226,7 +226,7 @@ impl PageMap {
         let (page, entry) = split(sub_block);
         match self.slot(page) {
             Slot::Resident(page) if page.is_complete => {
-                page.touched.set(true);
+                page.touched.store(true, Ordering::Relaxed);
                 Ok(page.get(entry))
             }
             Slot::Empty if !self.inherits() => Ok(None),
@@ -265,7 +265,7 @@ impl PageMap {
             let count = (PAGE - first as u64).min(end - at);
             match self.slot(number) {
                 Slot::Resident(page) if page.is_complete => {
-                    page.touched.set(true);
+                    page.touched.store(true, Ordering::Relaxed);
                     let entries = first..first + count as usize;
                     (at..)
                         .zip(entries)
@@ -298,7 +298,7 @@ impl PageMap {
         sub_block: u64,
         new: Option<Mapping>,
         record: u64,
-        resident: &mut Resident,
+        resident: &Resident,
     ) -> Result<Option<Pba>, NotResident> {
         let mut old = None;
         let place = split(sub_block);
@@ -319,7 +319,7 @@ impl PageMap {
         start: u64,
         entries: &[MapEntry],
         record: u64,
-        resident: &mut Resident,
+        resident: &Resident,
         mut each: impl FnMut(Option<Pba>),
     ) -> Result<(), u64> {
         let mut at = start;
@@ -341,7 +341,7 @@ impl PageMap {
         (number, first): (u64, usize),
         new: impl Iterator<Item = Option<Mapping>> + Clone,
         record: u64,
-        resident: &mut Resident,
+        resident: &Resident,
         mut each: impl FnMut(Option<Pba>),
     ) -> Result<(), NotResident> {
         let inherits = self.inherits();
@@ -368,7 +368,7 @@ impl PageMap {
                 page.hide_rest();
             }
         }
-        page.touched.set(true);
+        page.touched.store(true, Ordering::Relaxed);
         page.changed = record;
         // Where an entry of its own went, ancestors may show something.
         if inherits && own & !page.own != 0 {
@@ -398,7 +398,7 @@ impl PageMap {
         }
     }
 
-    fn folder(&mut self, number: u64, resident: &mut Resident) -> &mut Folder {
+    fn folder(&mut self, number: u64, resident: &Resident) -> &mut Folder {
         self.folders.entry(number).or_insert_with(|| {
             self.order.insert(number);
             resident.directory_grows(FOLDER_BYTES);
@@ -407,7 +407,7 @@ impl PageMap {
     }
 
     /// A page comes into memory that was not here.
-    fn insert(&mut self, number: u64, page: Box<Page>, resident: &mut Resident) {
+    fn insert(&mut self, number: u64, page: Box<Page>, resident: &Resident) {
         let key = Key::Page {
             map: self.info.id,
             ticket: page.ticket,
@@ -429,7 +429,7 @@ impl PageMap {
     }
 
     /// A page that is here leaves memory.
-    fn remove(&mut self, number: u64, resident: &mut Resident) {
+    fn remove(&mut self, number: u64, resident: &Resident) {
         let bit = 1 << (number % FOLDER);
         if let Some(folder) = self.folders.get_mut(&(number / FOLDER)) {
             let place = folder.place(bit);
@@ -441,7 +441,7 @@ impl PageMap {
     }
 
     /// A folder with nothing in it goes.
-    fn tidy(&mut self, number: u64, resident: &mut Resident) {
+    fn tidy(&mut self, number: u64, resident: &Resident) {
         let folder = self.folders.get(&number);
         if folder.is_some_and(|folder| folder.resident == 0 && folder.stored == 0) {
             self.folders.remove(&number);
@@ -456,7 +456,7 @@ impl PageMap {
         (number, ticket): (u64, u32),
         may_leave: bool,
         is_locked: impl FnOnce(u64, u64) -> bool,
-        resident: &mut Resident,
+        resident: &Resident,
     ) -> Fate {
         let Slot::Resident(page) = self.slot(number) else {
             return Fate::Stale;
@@ -464,7 +464,7 @@ impl PageMap {
         if page.ticket != ticket {
             return Fate::Stale;
         }
-        if !may_leave || page.touched.replace(false) {
+        if !may_leave || page.touched.swap(false, Ordering::Relaxed) {
             return Fate::Kept;
         }
         let is_unstored = page.changed > resident.stored();
@@ -497,7 +497,7 @@ impl PageMap {
     pub(crate) fn forget_some(
         &mut self,
         is_locked: impl Fn(u64, u64) -> bool,
-        resident: &mut Resident,
+        resident: &Resident,
     ) {
         if self.emptied > resident.stored() {
             return;
@@ -588,7 +588,7 @@ impl PageMap {
         &mut self,
         (start, end): (u64, u64),
         rows: &[(u64, Mapping)],
-        resident: &mut Resident,
+        resident: &Resident,
     ) {
         let (first, last) = (start / PAGE, end.div_ceil(PAGE));
         let inherits = self.inherits();
@@ -641,7 +641,7 @@ impl PageMap {
     }
 
     /// All of it leaves memory with its volume.
-    pub(crate) fn leaves(&self, resident: &mut Resident) {
+    pub(crate) fn leaves(&self, resident: &Resident) {
         resident.dropped(self.pages, self.pages * PAGE_BYTES);
         resident.directory_shrinks(self.folders.len() as u64 * FOLDER_BYTES);
     }

@@ -17,10 +17,12 @@
 //!   above it, writes wait for a checkpoint.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use meta::{MapId, Pba};
+
+use crate::sync::wait::{Held, lock};
 
 /// Keys that lead nowhere any more, and are borne besides as many again as there are others.
 const STALE_MIN: usize = 1024;
@@ -45,10 +47,19 @@ pub(crate) enum Fate {
     Evicted(u64),
 }
 
-/// The accounts of what is in memory.
+/// The accounts of what is in memory. Who shares the state changes them, too.
 pub(crate) struct Resident {
-    bytes: u64,
+    accounts: Mutex<Accounts>,
     limit: u64,
+    /// Writes have to wait.
+    is_crowded: Arc<AtomicBool>,
+    /// What [`Resident::wants_eviction`] looks at first.
+    bytes: AtomicU64,
+    has_stale: AtomicBool,
+}
+
+struct Accounts {
+    bytes: u64,
     /// A part of `bytes`: where what is stored is noted.
     directory_bytes: u64,
     clock: VecDeque<Key>,
@@ -59,32 +70,38 @@ pub(crate) struct Resident {
     /// The store has what all records up to this one changed.
     stored: u64,
     /// Reads of the store for pages, and pages that left memory.
-    pub(crate) reads: u64,
-    pub(crate) evictions: u64,
-    /// Writes have to wait.
-    is_crowded: Arc<AtomicBool>,
+    reads: u64,
+    evictions: u64,
 }
 
 impl Resident {
     pub(crate) fn new(limit: u64) -> Self {
         Self {
-            bytes: 0,
+            accounts: Mutex::new(Accounts {
+                bytes: 0,
+                directory_bytes: 0,
+                clock: VecDeque::new(),
+                stale: 0,
+                idle: 0,
+                next_ticket: 0,
+                stored: 0,
+                reads: 0,
+                evictions: 0,
+            }),
             limit,
-            directory_bytes: 0,
-            clock: VecDeque::new(),
-            stale: 0,
-            idle: 0,
-            next_ticket: 0,
-            stored: 0,
-            reads: 0,
-            evictions: 0,
             is_crowded: Arc::default(),
+            bytes: AtomicU64::new(0),
+            has_stale: AtomicBool::new(false),
         }
+    }
+
+    fn accounts(&self) -> Held<'_, Accounts> {
+        lock(&self.accounts)
     }
 
     /// Memory in use, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.accounts().bytes
     }
 
     /// Memory that there is, in bytes.
@@ -94,13 +111,25 @@ impl Resident {
 
     /// Up to which record the store has everything.
     pub(crate) fn stored(&self) -> u64 {
-        self.stored
+        self.accounts().stored
     }
 
     /// The store has everything up to this record from now on.
-    pub(crate) fn set_stored(&mut self, sequence: u64) {
-        self.stored = self.stored.max(sequence);
-        self.idle = 0;
+    pub(crate) fn set_stored(&self, sequence: u64) {
+        let mut accounts = self.accounts();
+        accounts.stored = accounts.stored.max(sequence);
+        accounts.idle = 0;
+    }
+
+    /// The store was read for a page.
+    pub(crate) fn was_read(&self) {
+        self.accounts().reads += 1;
+    }
+
+    /// Reads of the store for pages, and pages that left memory, so far.
+    pub(crate) fn reads_and_evictions(&self) -> (u64, u64) {
+        let accounts = self.accounts();
+        (accounts.reads, accounts.evictions)
     }
 
     /// A flag that says whether writes have to wait.
@@ -110,58 +139,70 @@ impl Resident {
 
     /// Whether more is in memory than should be.
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes > self.limit
+        self.accounts().is_full(self.limit)
     }
 
     /// Something that could not leave perhaps can.
-    pub(crate) fn may_move(&mut self) {
-        self.idle = 0;
+    pub(crate) fn may_move(&self) {
+        self.accounts().idle = 0;
     }
 
     /// Whether the clock went round without finding anything that could leave.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.is_full() && self.idle >= 2 * self.clock.len()
+        self.accounts().is_stuck(self.limit)
     }
 
     /// Whether what notes where something is stored takes more than its share.
     pub(crate) fn is_directory_full(&self) -> bool {
-        self.directory_bytes > self.limit / 4
+        self.accounts().directory_bytes > self.limit / 4
     }
 
     /// For what comes into memory.
-    pub(crate) fn ticket(&mut self) -> u32 {
-        self.next_ticket = self.next_ticket.wrapping_add(1);
-        self.next_ticket
+    pub(crate) fn ticket(&self) -> u32 {
+        let mut accounts = self.accounts();
+        accounts.next_ticket = accounts.next_ticket.wrapping_add(1);
+        accounts.next_ticket
     }
 
     /// It came into memory.
-    pub(crate) fn add(&mut self, key: Key, bytes: u64) {
-        self.clock.push_back(key);
-        self.set_bytes(self.bytes + bytes);
+    pub(crate) fn add(&self, key: Key, bytes: u64) {
+        let mut accounts = self.accounts();
+        accounts.clock.push_back(key);
+        let bytes = accounts.bytes + bytes;
+        self.set_bytes(&mut accounts, bytes);
     }
 
     /// So many left memory otherwise than by the clock.
-    pub(crate) fn dropped(&mut self, count: u64, bytes: u64) {
-        self.stale += count as usize;
-        self.set_bytes(self.bytes.saturating_sub(bytes));
+    pub(crate) fn dropped(&self, count: u64, bytes: u64) {
+        let mut accounts = self.accounts();
+        accounts.stale += count as usize;
+        let bytes = accounts.bytes.saturating_sub(bytes);
+        self.set_bytes(&mut accounts, bytes);
     }
 
     /// A part of the directory came.
-    pub(crate) fn directory_grows(&mut self, bytes: u64) {
-        self.directory_bytes += bytes;
-        self.set_bytes(self.bytes + bytes);
+    pub(crate) fn directory_grows(&self, bytes: u64) {
+        let mut accounts = self.accounts();
+        accounts.directory_bytes += bytes;
+        let bytes = accounts.bytes + bytes;
+        self.set_bytes(&mut accounts, bytes);
     }
 
     /// A part of the directory went.
-    pub(crate) fn directory_shrinks(&mut self, bytes: u64) {
-        self.directory_bytes = self.directory_bytes.saturating_sub(bytes);
-        self.set_bytes(self.bytes.saturating_sub(bytes));
+    pub(crate) fn directory_shrinks(&self, bytes: u64) {
+        let mut accounts = self.accounts();
+        accounts.directory_bytes = accounts.directory_bytes.saturating_sub(bytes);
+        let bytes = accounts.bytes.saturating_sub(bytes);
+        self.set_bytes(&mut accounts, bytes);
     }
 
-    fn set_bytes(&mut self, bytes: u64) {
-        self.bytes = bytes;
-        if !self.is_full() {
-            self.idle = 0;
+    fn set_bytes(&self, accounts: &mut Accounts, bytes: u64) {
+        accounts.bytes = bytes;
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.has_stale
+            .store(accounts.stale > STALE_MIN, Ordering::Relaxed);
+        if !accounts.is_full(self.limit) {
+            accounts.idle = 0;
         }
         let is_crowded = bytes > self.limit.saturating_add(self.limit / 4);
         if self.is_crowded.load(Ordering::Relaxed) != is_crowded {
@@ -169,29 +210,60 @@ impl Resident {
         }
     }
 
+    /// Whether the clock has something to do, if so much more came into memory.
+    pub(super) fn wants_eviction(&self, bytes: u64) -> bool {
+        // The directory is a part of all bytes: where these are few, it is small.
+        let bytes = self.bytes.load(Ordering::Relaxed) + bytes;
+        if bytes <= self.limit / 4 && !self.has_stale.load(Ordering::Relaxed) {
+            return false;
+        }
+        let accounts = self.accounts();
+        bytes > self.limit && !accounts.is_stuck(self.limit)
+            || accounts.has_many_stale()
+            || accounts.directory_bytes > self.limit / 4
+    }
+
     /// Whether a step of the clock is worth its while.
     pub(super) fn wants_step(&self) -> bool {
-        (self.is_full() && !self.is_stuck()) || self.stale > STALE_MIN.max(self.clock.len() / 2)
+        let accounts = self.accounts();
+        let may_evict = accounts.is_full(self.limit) && !accounts.is_stuck(self.limit);
+        may_evict || accounts.has_many_stale()
     }
 
     /// The key that the clock comes to next.
-    pub(super) fn next_key(&mut self) -> Option<Key> {
-        self.clock.pop_front()
+    pub(super) fn next_key(&self) -> Option<Key> {
+        self.accounts().clock.pop_front()
     }
 
     /// What became of that key.
-    pub(super) fn settle(&mut self, key: Key, fate: Fate) {
+    pub(super) fn settle(&self, key: Key, fate: Fate) {
+        let mut accounts = self.accounts();
         match fate {
-            Fate::Stale => self.stale = self.stale.saturating_sub(1),
+            Fate::Stale => accounts.stale = accounts.stale.saturating_sub(1),
             Fate::Kept => {
-                self.clock.push_back(key);
-                self.idle += usize::from(self.is_full());
+                accounts.clock.push_back(key);
+                accounts.idle += usize::from(accounts.is_full(self.limit));
             }
             Fate::Evicted(bytes) => {
-                self.idle = 0;
-                self.evictions += u64::from(matches!(key, Key::Page { .. }));
-                self.set_bytes(self.bytes.saturating_sub(bytes));
+                accounts.idle = 0;
+                accounts.evictions += u64::from(matches!(key, Key::Page { .. }));
+                let bytes = accounts.bytes.saturating_sub(bytes);
+                self.set_bytes(&mut accounts, bytes);
             }
         }
+    }
+}
+
+impl Accounts {
+    fn has_many_stale(&self) -> bool {
+        self.stale > STALE_MIN.max(self.clock.len() / 2)
+    }
+
+    fn is_full(&self, limit: u64) -> bool {
+        self.bytes > limit
+    }
+
+    fn is_stuck(&self, limit: u64) -> bool {
+        self.is_full(limit) && self.idle >= 2 * self.clock.len()
     }
 }

@@ -5,9 +5,11 @@
 //! it can be allocated; a block that a drive may still write to or discard, though it failed at that, is not handed out
 //! before the drive is fenced; no block is handed out that has no place; `used + reclaiming + free = capacity` at every moment.
 //!
-//! Allocation is next-fit: it goes on where it stopped, so that new data leaves in long runs.
+//! Allocation is next-fit: it goes on where it stopped, so that new data leaves in long runs. Reactors that allocate side by side
+//! have a cursor each, in groups of their own as long as there are enough, so that none breaks the runs of another.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use meta::Pba;
 
@@ -16,8 +18,20 @@ use crate::metadata::packs::NoBlock;
 
 const WORD: u64 = 64;
 
+/// Cursors of a drive.
+const CURSORS: usize = 8;
+
 /// Freed blocks that wait for a discard at most; beyond, they become free without one (I6).
 const DISCARDS_MAX: usize = 1 << 20;
+
+/// The cursor of this thread: threads share them when there are more.
+fn cursor() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: usize = THREADS.fetch_add(1, Ordering::Relaxed) % CURSORS;
+    }
+    OWN.with(|own| *own)
+}
 
 /// Free and not yet free blocks of all drives.
 pub(crate) struct Space {
@@ -177,14 +191,14 @@ impl Space {
         if is_kept && !has_promise {
             return Err(NoBlock::Full);
         }
-        let count = self.drives.len();
+        let (count, cursor) = (self.drives.len(), cursor());
         for at in (0..count).map(|step| (preferred + step) % count) {
-            if let Some(block) = self.drives[at].next_free() {
+            if let Some(block) = self.drives[at].next_free(cursor) {
                 let pba = Pba::new(at as u16, block);
                 if !is_resident(pba) {
                     return Err(NoBlock::NotResident(pba));
                 }
-                self.drives[at].take(block);
+                self.drives[at].take(cursor, block);
                 return Ok(pba);
             }
         }
@@ -194,10 +208,10 @@ impl Space {
     /// The next free blocks that [`allocate`](Self::allocate) would hand out, at most so many, of one
     /// group.
     pub(crate) fn ahead(&self, preferred: usize, count: usize) -> impl Iterator<Item = Pba> {
-        let drives = self.drives.len();
+        let (drives, cursor) = (self.drives.len(), cursor());
         let order = (0..drives).map(move |step| (preferred + step) % drives);
         let next = order
-            .filter_map(|at| Some((at, self.drives[at].next_free()?)))
+            .filter_map(|at| Some((at, self.drives[at].next_free(cursor)?)))
             .next();
         next.into_iter()
             .flat_map(move |(at, first)| {
@@ -385,7 +399,9 @@ struct Doubt {
 pub(crate) struct DriveSpace {
     blocks: u64,
     free: u64,
-    cursor: u64,
+    /// Where each of those who allocate goes on, if it ever did; and where somebody last did.
+    cursors: [Option<u64>; CURSORS],
+    last: u64,
     words: Vec<u64>,
     group_free: Vec<u16>,
     /// Groups of which nothing is known yet.
@@ -401,7 +417,8 @@ impl DriveSpace {
         let mut space = Self {
             blocks,
             free: blocks,
-            cursor: 0,
+            cursors: [None; CURSORS],
+            last: 0,
             words: vec![0; (groups * GROUP / WORD) as usize],
             group_free: vec![GROUP as u16; groups as usize],
             unknown: 0,
@@ -511,22 +528,36 @@ impl DriveSpace {
         self.free += 1;
     }
 
-    /// The block that is to be handed out next.
-    fn next_free(&self) -> Option<u64> {
+    /// The block that is to be handed out next by a cursor.
+    fn next_free(&self, cursor: usize) -> Option<u64> {
         // As long as not everything is known, the number is an estimate.
         if self.free == 0 && self.unknown == 0 {
             return None;
         }
+        let own = self.cursors[cursor];
+        let from = own.unwrap_or(self.last);
+        let is_others = |group: u64| {
+            let is_own = own.is_some_and(|own| own / GROUP == group);
+            let others = (0..).zip(&self.cursors).filter(|(at, _)| *at != cursor);
+            let mut others = others.filter_map(|(_, at)| *at);
+            !is_own && others.any(|at| at / GROUP == group)
+        };
+        let alone = self.search(from, |group| !is_others(group));
+        alone.or_else(|| self.search(from, |_| true))
+    }
+
+    /// The first free block from one on, and then from the start on, of groups that may be used.
+    fn search(&self, cursor: u64, may_use: impl Fn(u64) -> bool) -> Option<u64> {
         let groups = self.group_free.len() as u64;
-        let first = (self.cursor / GROUP) % groups;
+        let first = (cursor / GROUP) % groups;
         // One step more than there are groups: the first one again, from its start.
         for step in 0..=groups {
             let group = (first + step) % groups;
-            if self.group_free[group as usize] == 0 {
+            if self.group_free[group as usize] == 0 || !may_use(group) {
                 continue;
             }
             let from = if step == 0 {
-                self.cursor.max(group * GROUP)
+                cursor.max(group * GROUP)
             } else {
                 group * GROUP
             };
@@ -538,14 +569,15 @@ impl DriveSpace {
         None
     }
 
-    /// Hands a free block out; the next one is behind it.
-    fn take(&mut self, block: u64) {
+    /// Hands a free block out; the next one of this cursor is behind it.
+    fn take(&mut self, cursor: usize, block: u64) {
         self.occupy(block);
-        self.cursor = if block + 1 < self.blocks {
+        self.last = if block + 1 < self.blocks {
             block + 1
         } else {
             0
         };
+        self.cursors[cursor] = Some(self.last);
     }
 
     fn first_free(&self, from: u64, end: u64) -> Option<u64> {
@@ -562,232 +594,4 @@ impl DriveSpace {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn allocate(space: &mut Space) -> Option<Pba> {
-        space.allocate(0, false, |_| true).ok()
-    }
-
-    #[test]
-    fn a_block_whose_part_of_the_table_is_in_the_store_is_the_next_one_afterwards() {
-        let mut space = Space::new(&[100], false);
-        let first = Pba::new(0, 0);
-        assert_eq!(
-            space.allocate(0, false, |pba| pba != first),
-            Err(NoBlock::NotResident(first))
-        );
-        assert_eq!(allocate(&mut space), Some(first));
-    }
-
-    #[test]
-    fn the_blocks_ahead_are_those_that_are_handed_out_next() {
-        let mut space = Space::new(&[3 * GROUP, GROUP], false);
-        let taken: Vec<Pba> = (0..GROUP).filter_map(|_| allocate(&mut space)).collect();
-        for pba in taken.iter().step_by(3) {
-            space.give_back(*pba);
-        }
-        // From the second group on, and again from the start when the drive is through.
-        for _ in 0..3 * GROUP {
-            let ahead: Vec<Pba> = space.ahead(0, 5).collect();
-            assert!(
-                ahead.len() == 5
-                    || ahead.is_empty()
-                    || ahead[ahead.len() - 1].number() % GROUP > GROUP - 4
-            );
-            let handed_out: Vec<Option<Pba>> = ahead.iter().map(|_| allocate(&mut space)).collect();
-            assert!(ahead.iter().copied().map(Some).eq(handed_out));
-        }
-        assert_eq!((space.free(), space.ahead(0, 5).count()), (0, 0));
-    }
-
-    #[test]
-    fn blocks_without_a_place_are_neither_handed_out_nor_counted_and_come_back_free() {
-        let mut space = Space::new(&[3 * GROUP + 5], false);
-        let second = Pba::new(0, GROUP);
-        assert!(space.withdraw(second, GROUP));
-        assert_eq!(
-            (space.capacity(), space.free()),
-            (2 * GROUP + 5, 2 * GROUP + 5)
-        );
-        let taken: Vec<u64> = std::iter::from_fn(|| allocate(&mut space))
-            .map(Pba::block)
-            .collect();
-        assert!(taken.iter().all(|block| block / GROUP != 1));
-        assert_eq!(taken.len() as u64, 2 * GROUP + 5);
-        // One that is in use stays, and the last segment may be short.
-        assert!(!space.withdraw(Pba::new(0, 0), GROUP));
-        let last = Pba::new(0, 3 * GROUP);
-        (0..5).for_each(|at| space.give_back(Pba::new(0, 3 * GROUP + at)));
-        assert!(space.promise(1) && !space.withdraw(last, GROUP));
-        space.take_promise_back(1);
-        assert!(space.withdraw(last, GROUP) && space.free() == 0);
-        space.place(second, GROUP);
-        space.place(last, GROUP);
-        assert_eq!((space.used(), space.free()), (2 * GROUP, GROUP + 5));
-        let again = std::iter::from_fn(|| allocate(&mut space)).map(|pba| pba.block() / GROUP);
-        assert!(again.eq(std::iter::repeat_n(1, GROUP as usize).chain([3; 5])));
-    }
-
-    #[test]
-    fn a_segment_keeps_its_place_as_long_as_one_block_of_it_is_in_use() {
-        let mut space = Space::new(&[3 * GROUP], false);
-        let used = allocate(&mut space).unwrap();
-        assert!(!space.withdraw(Pba::new(0, 0), GROUP));
-        space.give_back(used);
-        assert!(space.withdraw(Pba::new(0, 0), GROUP));
-    }
-
-    #[test]
-    fn what_has_no_place_stays_so_when_more_is_learned() {
-        let mut space = Space::new(&[2 * GROUP], false);
-        assert!(space.withdraw(Pba::new(0, 0), GROUP));
-        space.forget(0, 2 * GROUP, 1);
-        assert_eq!((space.used(), space.free()), (1, GROUP - 1));
-        space.learn(Pba::new(0, 0), std::iter::empty());
-        space.learn(Pba::new(0, GROUP), [Pba::new(0, GROUP)].into_iter());
-        assert_eq!((space.used(), space.free()), (1, GROUP - 1));
-        assert_eq!(allocate(&mut space), Some(Pba::new(0, GROUP + 1)));
-    }
-
-    #[test]
-    fn nothing_is_handed_out_before_it_is_known_to_be_free() {
-        let mut space = Space::new(&[3 * GROUP], false);
-        space.forget(0, 2 * GROUP + 1, GROUP + 2);
-        assert_eq!((space.used(), space.free()), (GROUP + 2, 2 * GROUP - 2));
-        assert!(allocate(&mut space).is_none() && !space.has_free_group());
-        // The second group has two used blocks, the last one is full.
-        let first = Pba::new(0, GROUP);
-        space.learn(first, [first, Pba::new(0, GROUP + 5)].into_iter());
-        let taken: Vec<u64> = std::iter::from_fn(|| allocate(&mut space))
-            .map(Pba::block)
-            .collect();
-        let wanted = (GROUP..2 * GROUP).filter(|at| ![GROUP, GROUP + 5].contains(at));
-        assert_eq!(taken, wanted.collect::<Vec<_>>());
-        space.learn(
-            Pba::new(0, 2 * GROUP),
-            (2 * GROUP..3 * GROUP).map(|at| Pba::new(0, at)),
-        );
-        assert!(!space.has_free_group());
-        space.learn(Pba::new(0, 0), std::iter::empty());
-        assert_eq!(space.free(), GROUP);
-        assert_eq!(allocate(&mut space), Some(Pba::new(0, 0)));
-    }
-
-    #[test]
-    fn new_blocks_come_one_after_the_other() {
-        let mut space = Space::new(&[10_000], false);
-        let taken: Vec<u64> = (0..5000)
-            .map(|_| allocate(&mut space).unwrap().block())
-            .collect();
-        assert_eq!(taken, (0..5000).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_freed_block_waits_until_its_record_is_durable() {
-        let mut space = Space::new(&[2], false);
-        let a = allocate(&mut space).unwrap();
-        let b = allocate(&mut space).unwrap();
-        assert!(allocate(&mut space).is_none());
-        space.quarantine(a, 7);
-        space.quarantine(b, 9);
-        space.release(6);
-        assert!(allocate(&mut space).is_none());
-        space.release(8);
-        assert_eq!(allocate(&mut space).unwrap().0, a.0);
-        assert!(allocate(&mut space).is_none());
-        assert_eq!((space.used(), space.reclaiming(), space.free()), (1, 1, 0));
-    }
-
-    #[test]
-    fn a_freed_block_is_discarded_before_it_is_reused_unless_space_is_short() {
-        let mut space = Space::new(&[2], true);
-        let a = allocate(&mut space).unwrap();
-        let b = allocate(&mut space).unwrap();
-        space.quarantine(a, 1);
-        space.quarantine(b, 1);
-        space.release(1);
-        assert!(allocate(&mut space).is_none());
-        let taken = space.take_discards(1);
-        assert_eq!(space.reclaiming(), 2);
-        space.finish_discards(&taken);
-        assert_eq!(allocate(&mut space).unwrap().0, a.0);
-        assert_eq!(space.skip_discards(), 1);
-        assert_eq!(allocate(&mut space).unwrap().0, b.0);
-    }
-
-    #[test]
-    fn a_block_whose_write_has_an_unknown_outcome_is_used_again_only_when_its_drive_is_fenced() {
-        let mut space = Space::new(&[3], false);
-        let [a, b, c] = [(); 3].map(|()| allocate(&mut space).unwrap());
-        space.doubt(a, 0);
-        space.doubt(b, 1);
-        space.give_back(a);
-        space.give_back(b);
-        assert_eq!((space.reclaiming(), space.free()), (2, 0));
-        assert_eq!(allocate(&mut space), None);
-        let (drives, number) = space.doubtful_drives();
-        assert!(drives.into_iter().eq([0, 1]));
-        // While the drive is being fenced, one more comes in doubt.
-        space.doubt(c, 0);
-        assert_eq!(space.fenced(0, number), 1);
-        assert_eq!(allocate(&mut space), Some(a));
-        space.give_back(c);
-        assert_eq!(allocate(&mut space), None);
-        let (_, number) = space.doubtful_drives();
-        assert_eq!((space.fenced(0, number), space.fenced(1, number)), (1, 1));
-        assert_eq!((space.reclaiming(), space.free()), (0, 2));
-        // One that is in use is not freed by it.
-        space.doubt(a, 0);
-        let (_, number) = space.doubtful_drives();
-        assert_eq!((space.fenced(0, number), space.free()), (0, 2));
-        space.give_back(a);
-        assert_eq!((space.reclaiming(), space.free()), (0, 3));
-    }
-
-    proptest! {
-        #[test]
-        fn no_block_is_handed_out_twice_and_the_figures_add_up(
-            steps in proptest::collection::vec((any::<u8>(), any::<u8>()), 1..600)
-        ) {
-            let mut space = Space::new(&[44, 9000], true);
-            let capacity = space.capacity();
-            let mut held: Vec<Pba> = Vec::new();
-            let mut seen = HashSet::new();
-            let mut sequence = 0;
-            for (what, which) in steps {
-                match what % 8 {
-                    0..=3 => {
-                        if let Ok(pba) = space.allocate(usize::from(which % 2), false, |_| true) {
-                            prop_assert!(seen.insert(pba.0));
-                            prop_assert!(space.contains(pba));
-                            held.push(pba);
-                        }
-                    }
-                    4 if !held.is_empty() => {
-                        let pba = held.swap_remove(usize::from(which) % held.len());
-                        seen.remove(&pba.0);
-                        space.give_back(pba);
-                    }
-                    5 if !held.is_empty() => {
-                        let pba = held.swap_remove(usize::from(which) % held.len());
-                        seen.remove(&pba.0);
-                        sequence += 1;
-                        space.quarantine(pba, sequence);
-                    }
-                    6 => space.release(sequence),
-                    _ => {
-                        let taken = space.take_discards(usize::from(which));
-                        space.finish_discards(&taken);
-                    }
-                }
-                prop_assert_eq!(space.used(), held.len() as u64);
-                prop_assert_eq!(space.used() + space.reclaiming() + space.free(), capacity);
-            }
-        }
-    }
-}
+mod tests;

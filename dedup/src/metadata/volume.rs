@@ -17,8 +17,9 @@ use crate::metadata::domain::Domains;
 use crate::metadata::last_changes::LastChanges;
 use crate::metadata::page_map::{NotResident, PageMap};
 use crate::ranges;
+use crate::sync::clock::LockTimes;
 use crate::sync::range_lock::RangeLock;
-use crate::sync::timed::{LockTimes, Timed};
+use crate::sync::timed::Timed;
 use crate::sync::wait::{Held, lock};
 
 /// Volumes of a pool at most, those being deleted included (I6).

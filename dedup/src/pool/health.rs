@@ -42,7 +42,8 @@ impl Shared {
     pub(crate) fn no_space(&self) -> EngineError {
         let (capacity, is_withheld) = {
             let state = lock(&self.state);
-            (state.space.capacity(), state.space.is_withheld())
+            let space = state.space();
+            (space.capacity(), space.is_withheld())
         };
         if is_withheld && let Some(room) = &*lock(&self.folder) {
             return EngineError::new(
@@ -75,7 +76,7 @@ impl Shared {
     pub(crate) fn refresh_alerts(&self) {
         let (used, capacity, free) = {
             let state = lock(&self.state);
-            let space = &state.space;
+            let space = state.space();
             (space.used(), space.capacity(), space.free())
         };
         // Nobody misses a drive that was removed.
@@ -121,14 +122,17 @@ impl Shared {
         let is_short = room.as_ref().is_some_and(|room| room.is_short);
         self.alerts.folder(room.as_ref(), level);
         *lock(&self.folder) = room;
-        lock(&self.state).space.withhold(is_short);
+        lock(&self.state).space().withhold(is_short);
     }
 
     /// How the pool does, and why.
     pub(crate) fn verdict(&self) -> Verdict {
         let (read_only, since) = {
             let state = lock(&self.state);
-            (state.read_only.clone(), state.read_only_since)
+            (
+                state.read_only().map(str::to_owned),
+                state.read_only_since(),
+            )
         };
         let read_only = read_only.as_deref().zip(since);
         self.alerts.verdict(read_only, self.drives.len())

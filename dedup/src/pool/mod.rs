@@ -29,7 +29,7 @@ use crate::metadata::deferred_dedup::Merge;
 use crate::metadata::domain::Domains;
 use crate::metadata::state::State;
 use crate::sync::rounds::Rounds;
-use crate::sync::timed::Timed;
+use crate::sync::timed::{Timed, TimedRw};
 use crate::sync::wait::{Event, lock};
 use crate::sync::watermark::Watermark;
 use alert_log::AlertLog;
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     /// [`EngineConfig::fill_warnings`], which can be changed.
     pub(crate) fill_warnings: Mutex<Arc<[u8]>>,
-    pub(crate) state: Timed<State>,
+    pub(crate) state: TimedRw<State>,
     pub(crate) journal: Timed<Journal>,
     /// Writes the journal's frames, without its lock.
     pub(crate) writer: JournalWriter,

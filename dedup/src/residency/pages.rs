@@ -296,11 +296,13 @@ async fn load_from(
         return Ok(None);
     }
     let mut all = rows.iter().filter_map(|(_, rows)| rows.as_ref()).flatten();
-    let is_nowhere = |mapping: &Mapping| !mapping.is_hole() && !state.space.contains(mapping.pba);
+    let is_nowhere = |mapping: &Mapping| !mapping.is_hole() && !state.space().contains(mapping.pba);
     if let Some((_, mapping)) = all.find(|(_, mapping)| is_nowhere(mapping)) {
         return Err(EngineError::no_such_block(mapping.pba));
     }
-    state.resident.reads += u64::from(is_read);
+    if is_read {
+        state.resident.was_read();
+    }
     let upto = state.take_rows((start, end), &rows, view);
     state.evict_some();
     Ok(upto)
@@ -429,7 +431,7 @@ pub(crate) fn evict(shared: &Shared) {
     loop {
         let mut state = lock(&shared.state);
         state.evict_some();
-        if !state.resident.is_full() || state.resident.is_stuck() || state.appending > 0 {
+        if !state.resident.is_full() || state.resident.is_stuck() || state.is_appending() {
             return;
         }
     }

@@ -113,7 +113,7 @@ fn check_rows(state: &State, rows: &[(Pba, BlockRow)]) -> Result<Vec<(Pba, Block
             "block {pba} has {count} references"
         )));
     }
-    if let Some((pba, _)) = rows.iter().find(|(pba, _)| !state.space.contains(*pba)) {
+    if let Some((pba, _)) = rows.iter().find(|(pba, _)| !state.space().contains(*pba)) {
         return Err(EngineError::no_such_block(*pba));
     }
     Ok(rows.iter().map(|(pba, row)| (*pba, info_of(row))).collect())
@@ -282,13 +282,13 @@ pub(crate) async fn enter_group(shared: &Arc<Shared>, first: Pba) -> Result<()> 
             )));
         }
         for (pba, _) in fragments {
-            state.packs.add_found(*pba);
+            state.packs().add_found(*pba);
             used.insert(pba.container());
         }
         let hashed = infos.iter().filter(|(_, info)| info.fingerprint.is_some());
         state.on_disk_index.came(hashed.count() as u64);
         state.blocks.enter(first, &infos);
-        state.space.learn(first, used.into_iter());
+        state.space().learn(first, used.into_iter());
         // What is entered below is compared with what is here.
         let mut row_pages: BTreeSet<Pba> = rows.iter().map(|(pba, _)| row_page_of(*pba)).collect();
         pins.pin(&mut state, &mut row_pages);
@@ -314,7 +314,7 @@ pub(crate) async fn find_free(shared: &Arc<Shared>) -> Result<bool> {
     loop {
         let next = {
             let state = lock(&shared.state);
-            if state.space.has_free_group() {
+            if state.space().has_free_group() {
                 return Ok(true);
             }
             state.blocks.next_unentered()

@@ -177,7 +177,7 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
             _ => None,
         };
         let is_known = found.is_some_and(|found| mappings.contains_key(&found));
-        let may_be_hidden = !is_fresh && state.on_disk_index.displaced > 0;
+        let may_be_hidden = !is_fresh && state.on_disk_index.displaced() > 0;
         let is_listed = || lock(&engine.shared.damage).contains(pba);
         assert!(
             is_known || (found.is_none() && (may_be_hidden || is_listed())),
@@ -190,12 +190,12 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
         "the index knows blocks that are not in use"
     );
     let blocks = in_use.len() as u64;
-    assert_eq!(state.space.used(), blocks, "blocks leaked");
+    assert_eq!(state.space().used(), blocks, "blocks leaked");
     let packs = blocks - (used as u64 - fragments);
-    assert_eq!(
-        (state.packs.packs, state.packs.fragments),
-        (packs, fragments)
-    );
+    {
+        let counted = state.packs();
+        assert_eq!((counted.packs, counted.fragments), (packs, fragments));
+    }
     drop(state);
     drop(pins);
     let status = engine.status();

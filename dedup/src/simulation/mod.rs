@@ -135,7 +135,7 @@ struct Story {
 /// Whether a pool takes changes.
 fn is_whole(engine: &Engine) -> bool {
     let state = crate::sync::wait::lock(&engine.shared.state);
-    state.read_only.is_none()
+    state.read_only().is_none()
 }
 
 impl Story {

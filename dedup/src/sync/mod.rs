@@ -3,6 +3,7 @@
 //! Guarantees: no lock of a mutex is held across an await. A panic while a mutex is locked ends the process, so nobody
 //! sees a half-made change.
 
+pub(crate) mod clock;
 pub(crate) mod gate;
 pub(crate) mod range_lock;
 pub(crate) mod rounds;

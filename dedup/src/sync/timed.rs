@@ -1,43 +1,11 @@
-//! A lock that can tell how long it was held, and how long others waited for it.
-//!
-//! The clock runs only in benchmarks. Otherwise a lock costs one extra flag check. In a benchmark the clock is read three
-//! times for each lock, about 80 ns in all, of which one reading counts as held.
+//! Locks that all reactors share, with a clock that tells how long they were held.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What [`lock`](crate::sync::wait::lock) locks.
-pub(crate) trait Lockable {
-    type Inner;
+use reactor::Guard;
 
-    fn mutex(&self) -> &Mutex<Self::Inner>;
-
-    /// The clock of this lock, if it has one and that is on.
-    fn clock(&self) -> Option<&Clock> {
-        None
-    }
-}
-
-impl<T> Lockable for Mutex<T> {
-    type Inner = T;
-
-    fn mutex(&self) -> &Mutex<T> {
-        self
-    }
-}
-
-impl<L: Lockable> Lockable for std::sync::Arc<L> {
-    type Inner = L::Inner;
-
-    fn mutex(&self) -> &Mutex<L::Inner> {
-        (**self).mutex()
-    }
-
-    fn clock(&self) -> Option<&Clock> {
-        (**self).clock()
-    }
-}
+use crate::sync::clock::{Clock, LockTimes};
+use crate::sync::wait::{HeldBy, Lockable, take};
 
 /// A lock that all reactors share.
 #[derive(Default)]
@@ -56,107 +24,91 @@ impl<T> Timed<T> {
 
     /// Turns the clock on or off.
     pub(crate) fn time(&self, is_on: bool) {
-        self.clock.is_on.store(is_on, Ordering::Relaxed);
+        self.clock.turn(is_on);
     }
 
     /// What the clock counted since the lock was made.
     pub(crate) fn times(&self) -> LockTimes {
-        let nanos = |counter: &AtomicU64| Duration::from_nanos(counter.load(Ordering::Relaxed));
-        LockTimes {
-            taken: self.clock.taken.load(Ordering::Relaxed),
-            held: nanos(&self.clock.held_ns),
-            waited: nanos(&self.clock.waited_ns),
-        }
+        self.clock.times()
     }
 }
 
 impl<T> Lockable for Timed<T> {
-    type Inner = T;
+    type Guard<'a>
+        = MutexGuard<'a, T>
+    where
+        T: 'a;
 
-    fn mutex(&self) -> &Mutex<T> {
-        &self.mutex
+    fn take(&self) -> Guard<MutexGuard<'_, T>> {
+        self.mutex.take()
     }
 
     fn clock(&self) -> Option<&Clock> {
-        let is_on = self.clock.is_on.load(Ordering::Relaxed);
-        is_on.then_some(&self.clock)
+        self.clock.if_on()
     }
 }
 
-/// How often and how long one of the engine's locks was taken while its clock was on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LockTimes {
-    /// How often.
-    pub taken: u64,
-    /// How long it was held, by all threads together.
-    pub held: Duration,
-    /// How long threads waited for it, all together.
-    pub waited: Duration,
+/// A lock that is held by one who may change everything ([`lock`](crate::sync::wait::lock)), or by several who change only
+/// what has locks of its own inside ([`share`](TimedRw::share)).
+pub(crate) struct TimedRw<T> {
+    inner: RwLock<T>,
+    /// Of who has it alone, and of those who share it.
+    alone: Clock,
+    shared: Clock,
 }
 
-impl LockTimes {
-    /// Those of two locks together.
-    pub(crate) fn plus(self, other: Self) -> Self {
+/// A lock that is shared.
+pub(crate) type SharedWith<'a, T> = HeldBy<'a, RwLockReadGuard<'a, T>>;
+
+impl<T> TimedRw<T> {
+    pub(crate) fn new(value: T) -> Self {
         Self {
-            taken: self.taken + other.taken,
-            held: self.held + other.held,
-            waited: self.waited + other.waited,
+            inner: RwLock::new(value),
+            alone: Clock::default(),
+            shared: Clock::default(),
         }
     }
-}
 
-/// The counters change under the lock: they are in the cache of who holds it.
-#[derive(Default)]
-pub(crate) struct Clock {
-    is_on: AtomicBool,
-    taken: AtomicU64,
-    held_ns: AtomicU64,
-    waited_ns: AtomicU64,
-}
-
-/// A lock was asked for.
-pub(crate) struct Asked<'a> {
-    clock: &'a Clock,
-    at: Instant,
-}
-
-impl<'a> Asked<'a> {
-    pub(crate) fn now(clock: &'a Clock) -> Self {
-        let at = Instant::now();
-        Self { clock, at }
+    /// Waits until nobody has the lock alone. A panic while it is shared ends the process, as with
+    /// [`lock`](crate::sync::wait::lock).
+    pub(crate) fn share(&self) -> SharedWith<'_, T> {
+        HeldBy::new(self.shared.if_on(), || {
+            take(|| self.inner.try_read(), || self.inner.read())
+        })
     }
 
-    /// It is held from now on.
-    pub(crate) fn granted(self) -> Hold<'a> {
-        let since = Instant::now();
-        let waited = since.duration_since(self.at);
-        count(&self.clock.waited_ns, waited);
-        self.clock.taken.fetch_add(1, Ordering::Relaxed);
-        Hold {
-            clock: self.clock,
-            since,
+    /// Turns the clocks on or off.
+    pub(crate) fn time(&self, is_on: bool) {
+        for clock in [&self.alone, &self.shared] {
+            clock.turn(is_on);
         }
     }
-}
 
-/// A lock is held. Drop it before the lock is given back.
-pub(crate) struct Hold<'a> {
-    clock: &'a Clock,
-    since: Instant,
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        count(&self.clock.held_ns, self.since.elapsed());
+    /// What the clocks counted since the lock was made: of who had it alone, and of those who shared it.
+    pub(crate) fn times(&self) -> (LockTimes, LockTimes) {
+        (self.alone.times(), self.shared.times())
     }
 }
 
-fn count(counter: &AtomicU64, time: Duration) {
-    counter.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+impl<T> Lockable for TimedRw<T> {
+    type Guard<'a>
+        = RwLockWriteGuard<'a, T>
+    where
+        T: 'a;
+
+    fn take(&self) -> Guard<RwLockWriteGuard<'_, T>> {
+        take(|| self.inner.try_write(), || self.inner.write())
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.alone.if_on()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::sync::wait::lock;
 

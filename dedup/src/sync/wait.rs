@@ -3,13 +3,54 @@
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use reactor::Guard;
 
-use crate::sync::timed::{Asked, Hold, Lockable};
+use crate::sync::clock::{Asked, Clock, Hold};
+
+/// What [`lock`](crate::sync::wait::lock) locks.
+pub(crate) trait Lockable {
+    type Guard<'a>
+    where
+        Self: 'a;
+
+    /// Waits for the lock.
+    fn take(&self) -> Guard<Self::Guard<'_>>;
+
+    /// The clock of this lock, if it has one and that is on.
+    fn clock(&self) -> Option<&Clock> {
+        None
+    }
+}
+
+impl<T> Lockable for Mutex<T> {
+    type Guard<'a>
+        = MutexGuard<'a, T>
+    where
+        T: 'a;
+
+    fn take(&self) -> Guard<MutexGuard<'_, T>> {
+        take(|| self.try_lock(), || self.lock())
+    }
+}
+
+impl<L: Lockable> Lockable for std::sync::Arc<L> {
+    type Guard<'a>
+        = L::Guard<'a>
+    where
+        L: 'a;
+
+    fn take(&self) -> Guard<L::Guard<'_>> {
+        (**self).take()
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        (**self).clock()
+    }
+}
 
 /// How often a lock is tried before its thread sleeps: some microseconds, as long as the state is held
 /// for a batch. To sleep and to be woken costs both reactors more than that.
@@ -21,33 +62,42 @@ const LOCK_TRIES: usize = 400;
 /// and state locked. Between sections a panic may be caught, as reactors do: what a command holds there (its
 /// range, references, blocks in flight, its place in a batch or a line) is given back by guards when it is
 /// dropped, and the blocking halves of flushes and checkpoints are found incomplete by those that follow.
-pub(crate) fn lock<L: Lockable>(lock: &L) -> Held<'_, L::Inner> {
-    let asked = lock.clock().map(Asked::now);
-    let guard = take(lock.mutex());
-    Held {
-        _hold: asked.map(Asked::granted),
-        guard,
+pub(crate) fn lock<L: Lockable>(lock: &L) -> HeldBy<'_, L::Guard<'_>> {
+    HeldBy::new(lock.clock(), || lock.take())
+}
+
+/// A part of the engine that is locked, by the guard of its kind of lock.
+#[must_use = "the lock is given back at once"]
+pub(crate) struct HeldBy<'a, G> {
+    /// Before the guard: the counters change under the lock.
+    _hold: Option<Hold<'a>>,
+    guard: Guard<G>,
+}
+
+/// A part of the engine that is locked by a mutex.
+pub(crate) type Held<'a, T> = HeldBy<'a, MutexGuard<'a, T>>;
+
+impl<'a, G> HeldBy<'a, G> {
+    pub(super) fn new(clock: Option<&'a Clock>, take: impl FnOnce() -> Guard<G>) -> Self {
+        let asked = clock.map(Asked::now);
+        let guard = take();
+        Self {
+            _hold: asked.map(Asked::granted),
+            guard,
+        }
     }
 }
 
-/// A part of the engine that is locked.
-#[must_use = "the lock is given back at once"]
-pub(crate) struct Held<'a, T> {
-    /// Before the guard: the counters change under the lock.
-    _hold: Option<Hold<'a>>,
-    guard: Guard<'a, T>,
-}
+impl<G: Deref> Deref for HeldBy<'_, G> {
+    type Target = G::Target;
 
-impl<T> Deref for Held<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &G::Target {
         &self.guard
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
+impl<G: DerefMut> DerefMut for HeldBy<'_, G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }
 }
@@ -78,39 +128,43 @@ impl Drop for Unwinding {
     }
 }
 
-fn take<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
+/// Takes a lock: tries for some microseconds, and sleeps then.
+pub(super) fn take<G>(
+    try_lock: impl Fn() -> TryLockResult<G>,
+    lock: impl FnOnce() -> LockResult<G>,
+) -> Guard<G> {
     #[cfg(test)]
-    if let Some(guard) = crate::hooks::lock_in_story(mutex) {
+    if let Some(guard) = crate::hooks::lock_in_story(&try_lock) {
         return hold(guard);
     }
     for _ in 0..LOCK_TRIES {
-        match mutex.try_lock() {
+        match try_lock() {
             Ok(guard) => return hold(guard),
             Err(TryLockError::Poisoned(poisoned)) => return hold(poisoned_guard(poisoned)),
             Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
         }
     }
-    hold(mutex.lock().unwrap_or_else(poisoned_guard))
+    hold(lock().unwrap_or_else(poisoned_guard))
 }
 
 #[cfg(not(test))]
-fn hold<T>(guard: MutexGuard<'_, T>) -> Guard<'_, T> {
+fn hold<G>(guard: G) -> Guard<G> {
     Guard::new(guard)
 }
 
 #[cfg(not(test))]
-fn poisoned_guard<T>(_: PoisonError<MutexGuard<'_, T>>) -> MutexGuard<'_, T> {
+fn poisoned_guard<G>(_: PoisonError<G>) -> G {
     reactor::end_half_changed()
 }
 
 /// The simulation breaks engines on purpose, and catches the panics of many.
 #[cfg(test)]
-fn hold<T>(guard: MutexGuard<'_, T>) -> Guard<'_, T> {
+fn hold<G>(guard: G) -> Guard<G> {
     Guard::forgiving(guard)
 }
 
 #[cfg(test)]
-fn poisoned_guard<T>(poisoned: PoisonError<MutexGuard<'_, T>>) -> MutexGuard<'_, T> {
+fn poisoned_guard<G>(poisoned: PoisonError<G>) -> G {
     poisoned.into_inner()
 }
 

@@ -47,7 +47,7 @@ fn drop_some(is_stored: bool) -> (bool, u64, Vec<Said>) {
     };
     assert_eq!(of_parent(), 8, "the volume's map has a parent");
     write(2);
-    let written = lock(&engine.shared.state).last_change;
+    let written = lock(&engine.shared.state).last_change();
     let before = engine.shared.store.checkpoint().unwrap();
     if is_stored {
         block_on(checkpoint(&engine.shared)).unwrap();

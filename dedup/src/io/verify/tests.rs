@@ -630,11 +630,7 @@ fn domains_share_nothing_and_every_one_is_proven_by_its_own_key() {
     // The scrub's way of looking finds all of them well, and a domain's twin is found again.
     let hashers = engine.shared.domains.in_use();
     let state = crate::sync::wait::lock(&engine.shared.state);
-    let blocks: Vec<_> = state
-        .blocks
-        .iter()
-        .map(|(pba, info)| (pba, *info))
-        .collect();
+    let blocks: Vec<_> = state.blocks.iter().collect();
     drop(state);
     for (pba, info) in blocks {
         let buf = pool.buffers.try_alloc(BLOCK_BYTES).unwrap();

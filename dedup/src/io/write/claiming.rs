@@ -3,15 +3,103 @@
 
 use meta::{Pba, VerifyPolicy};
 
-use super::{Crc, Item, Job, New, Progress};
+use super::{Batch, Crc, Item, Job, New, Progress};
+use crate::Result;
 use crate::io::packing::Packing;
 use crate::io::verify::Check;
 use crate::metadata::block_table::BlockTable;
+use crate::metadata::flights::Flight;
 use crate::metadata::page_map::PageMap;
-use crate::metadata::state::{Claim, Flight, State, Wanted};
+use crate::metadata::state::{Claim, State, Wanted};
+use crate::pool::comparisons::Kept;
+use crate::sync::wait::lock;
+
+impl Batch {
+    /// Looks up every content that has no block yet.
+    pub(super) fn claim(&mut self) -> Result<()> {
+        for job in &self.jobs {
+            if let Some(command) = &job.command {
+                let map = command.volume.pages();
+                note_old(&map, command.start, &mut self.items[job.items.clone()]);
+            }
+        }
+        // What is not needed any more goes when the state is not locked.
+        let mut void = Vec::new();
+        let shared = self.shared.clone();
+        {
+            let state = shared.state.share();
+            if state.is_shareable() {
+                self.claim_in(&state, &mut void)?;
+                let wants_eviction = state.wants_eviction();
+                drop(state);
+                if wants_eviction {
+                    lock(&shared.state).evict_some();
+                }
+                return Ok(());
+            }
+        }
+        let mut state = lock(&shared.state);
+        self.claim_in(&state, &mut void)?;
+        for New { item, pba, .. } in &self.new {
+            state.note_new(*pba, self.items[*item as usize].fingerprint);
+        }
+        state.evict_some();
+        Ok(())
+    }
+
+    fn claim_in(&mut self, state: &State, void: &mut Vec<Kept>) -> Result<()> {
+        let Self {
+            jobs,
+            items,
+            new,
+            packing,
+            flight,
+            ..
+        } = self;
+        state.check_writable()?;
+        for job in jobs.iter_mut() {
+            let Some(command) = &job.command else {
+                continue;
+            };
+            if !state.volumes.contains_key(&command.volume.id) {
+                job.progress = Progress::Gone;
+                continue;
+            }
+            let missing = not_resident(&state.blocks, &items[job.items.clone()]);
+            if !missing.is_empty() {
+                job.progress = Progress::Loads(missing);
+            }
+        }
+        // One alone has nothing to do meanwhile.
+        if items.len() > 1 {
+            let wanted = items.iter().map(|item| &item.fingerprint);
+            state.prefetch(wanted, items.iter().filter_map(|item| item.old));
+        }
+        let mut taking_off = state.new_flight();
+        for (number, job) in (0..).zip(jobs.iter_mut()) {
+            if job.is_told() || matches!(job.progress, Progress::Gone | Progress::Loads(_)) {
+                continue;
+            }
+            let first_new = new.len();
+            job.progress = claim_job(state, &mut taking_off, (number, job), items, packing, new);
+            if let Progress::Full = job.progress {
+                void.append(&mut job.kept);
+                undo_claims(
+                    state,
+                    &mut taking_off,
+                    &mut items[job.items.clone()],
+                    packing,
+                    new.split_off(first_new),
+                );
+            }
+        }
+        *flight = state.take_off(taking_off);
+        Ok(())
+    }
+}
 
 /// Notes what a command's sub-blocks are mapped to, for hosts and in the map itself. Its range is locked, so that stays so.
-pub(super) fn note_old(map: &PageMap, start: u64, items: &mut [Item]) {
+fn note_old(map: &PageMap, start: u64, items: &mut [Item]) {
     let mut targets = items.iter_mut();
     let end = start + targets.len() as u64;
     let found = map.find_run_of(start, end, |_, mapping, is_own| {
@@ -24,7 +112,7 @@ pub(super) fn note_old(map: &PageMap, start: u64, items: &mut [Item]) {
 }
 
 /// What is mapped now, and only the store knows of.
-pub(super) fn not_resident(blocks: &BlockTable, items: &[Item]) -> Vec<Pba> {
+fn not_resident(blocks: &BlockTable, items: &[Item]) -> Vec<Pba> {
     if blocks.is_whole() {
         return Vec::new();
     }
@@ -33,15 +121,15 @@ pub(super) fn not_resident(blocks: &BlockTable, items: &[Item]) -> Vec<Pba> {
 }
 
 /// Looks up every content of a command that has no block yet.
-pub(super) fn claim_job(
-    state: &mut State,
+fn claim_job(
+    state: &State,
     flight: &mut Flight,
     (number, job): (u32, &Job),
     items: &mut [Item],
     packing: &mut Packing,
     new: &mut Vec<New>,
 ) -> Progress {
-    let mut waits = Vec::new();
+    let (mut waits, mut has_to_wait) = (Vec::new(), false);
     let mut loads = Vec::new();
     let mut asks = false;
     let (is_compared, is_again) = job.command.as_ref().map_or((false, false), |command| {
@@ -83,7 +171,10 @@ pub(super) fn claim_job(
                     pba,
                 });
             }
-            Claim::Wait(event) => waits.push(event),
+            Claim::Wait(mut events) => {
+                waits.append(&mut events);
+                has_to_wait = true;
+            }
             Claim::Load(pba) => loads.push(pba),
             Claim::Ask => asks = true,
             Claim::Full => return Progress::Full,
@@ -95,23 +186,28 @@ pub(super) fn claim_job(
         Progress::Loads(loads)
     } else if asks {
         Progress::Asks
-    } else if waits.is_empty() {
-        Progress::Claimed
-    } else {
+    } else if has_to_wait {
         Progress::Waits(waits)
+    } else {
+        Progress::Claimed
     }
 }
 
 /// A command that found no room gives back what it claimed so far. Nobody else refers to its new
 /// blocks yet: those who could come after it.
-pub(super) fn undo_claims(
-    state: &mut State,
+fn undo_claims(
+    state: &State,
     flight: &mut Flight,
     items: &mut [Item],
     packing: &mut Packing,
-    new: impl DoubleEndedIterator<Item = New>,
+    new: Vec<New>,
 ) {
-    for New { item, pba, .. } in new.rev() {
+    // Others may have an abandoned block for something else at once: its references are not given back one by one.
+    let taken = items.iter_mut().filter_map(|item| item.taken.take());
+    for pba in taken.filter(|pba| !is_among(&new, *pba)) {
+        state.give_back(pba);
+    }
+    for New { item, pba, .. } in new.into_iter().rev() {
         flight.stay(pba);
         state.abandon(pba, false);
         if pba.is_fragment()
@@ -120,9 +216,10 @@ pub(super) fn undo_claims(
             pack.take_back();
         }
     }
-    for pba in items.iter_mut().filter_map(|item| item.taken.take()) {
-        state.give_back_if_any(pba);
-    }
-    let durable = state.durable;
-    state.space.release(durable);
+    state.space().release(state.durable);
+}
+
+/// Whether a block is one of these.
+pub(super) fn is_among(new: &[New], pba: Pba) -> bool {
+    new.iter().any(|new| new.pba == pba)
 }

@@ -93,7 +93,7 @@ fn what_one_flush_made_durable_does_not_wait_for_the_next_one() {
     done(volume.write(0, filled(&buffers, 7), false))
         .0
         .expect("written");
-    let target = lock(&shared.state).installed;
+    let target = lock(&shared.state).installed();
     assert!(lock(&shared.state).durable < target);
     // A flush is under way, and another one takes its place at once.
     let others = done(shared.flush_lock.clone().lock_owned());
@@ -147,7 +147,7 @@ fn in_a_pool_that_writes_through_hosts_read_only_what_is_durable() {
     assert!(done(compare).0.expect("durable"));
     assert!(!done(exchange).expect("durable"));
     let state = lock(&shared.state);
-    assert!(state.durable >= state.installed);
+    assert!(state.durable >= state.installed());
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn read_after_a_sync_that_failed(seed: u64) -> Result<u8, crate::EngineError> {
     write(1).expect("written");
     {
         let shared = &engine.shared;
-        let installed = lock(&shared.state).installed;
+        let installed = lock(&shared.state).installed();
         assert!(shared.durable.has_reached(installed), "it is acknowledged");
         assert!(
             lock(&shared.state).durable < installed,

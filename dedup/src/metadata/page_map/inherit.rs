@@ -102,7 +102,7 @@ impl PageMap {
 
     /// By a record, its row went, and nothing is mapped in it any more: holes do not count, and what it inherited does
     /// not show.
-    pub(crate) fn orphan(&mut self, record: u64, resident: &mut Resident) {
+    pub(crate) fn orphan(&mut self, record: u64, resident: &Resident) {
         debug_assert_eq!(self.mapped, 0, "a map goes with mappings");
         self.leaves(resident);
         let id = self.info.id;
@@ -139,7 +139,7 @@ impl PageMap {
 
     /// Takes what ancestors show of a page, which is complete then. What the store has of the page itself was taken
     /// before.
-    pub(crate) fn inherit(&mut self, number: u64, seen: &Sight, resident: &mut Resident) {
+    pub(crate) fn inherit(&mut self, number: u64, seen: &Sight, resident: &Resident) {
         match self.slot(number) {
             Slot::Resident(page) if page.is_complete => return,
             Slot::Resident(_) => {}

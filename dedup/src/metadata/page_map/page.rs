@@ -1,6 +1,6 @@
 //! A page of a map in memory: its own entries, and what ancestors show between them.
 
-use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
 
 use meta::{Mapping, Pba};
 
@@ -30,7 +30,7 @@ pub(super) struct Page {
     /// The record that changed it last.
     pub(super) changed: u64,
     /// Used since the clock last passed.
-    pub(super) touched: Cell<bool>,
+    pub(super) touched: AtomicBool,
 }
 
 impl Page {
@@ -44,7 +44,7 @@ impl Page {
             ticket,
             is_complete,
             changed: 0,
-            touched: Cell::new(true),
+            touched: AtomicBool::new(true),
         })
     }
 

@@ -31,7 +31,7 @@ proptest! {
     ) {
         let (start, len) = (start * scale, len * scale);
         let steps = steps.into_iter().map(|(sub_block, new)| (sub_block * scale, new));
-        let mut resident = Resident::new(u64::MAX);
+        let resident = Resident::new(u64::MAX);
         let mut map = PageMap::new(1);
         let mut model = BTreeMap::new();
         for (record, (sub_block, new)) in (1..).zip(steps) {
@@ -39,7 +39,7 @@ proptest! {
                 Some(pba) => model.insert(sub_block, pba),
                 None => model.remove(&sub_block),
             };
-            let found = map.replace(sub_block, new.map(mapping), record, &mut resident).unwrap();
+            let found = map.replace(sub_block, new.map(mapping), record, &resident).unwrap();
             prop_assert_eq!(found.map(|pba| pba.0), old);
             prop_assert_eq!(map.mapped(), model.len() as u64);
         }
@@ -85,11 +85,9 @@ impl Pair {
         let missing: Vec<u64> = self.map.missing(start, end).collect();
         for page in missing {
             let rows = self.rows(page, page + PAGE);
-            self.map
-                .load((page, page + PAGE), &rows, &mut self.resident);
+            self.map.load((page, page + PAGE), &rows, &self.resident);
             // As if two had read it at once.
-            self.map
-                .load((page, page + PAGE), &rows, &mut self.resident);
+            self.map.load((page, page + PAGE), &rows, &self.resident);
         }
         assert_eq!(self.map.missing(start, end).next(), None);
     }
@@ -103,7 +101,7 @@ impl Pair {
             None => self.model.remove(&at),
         };
         let new = new.map(mapping);
-        let found = self.map.replace(at, new, self.record, &mut self.resident);
+        let found = self.map.replace(at, new, self.record, &self.resident);
         assert_eq!(found, Ok(old.map(Pba)));
     }
 
@@ -132,7 +130,7 @@ impl Pair {
             .map(|number| (*number, &self.map.folders[number]));
         for key in folders.flat_map(pages).collect::<Vec<_>>() {
             let is_locked = |start, end| start < locked.1 && locked.0 < end;
-            let fate = self.map.pass(key, true, is_locked, &mut self.resident);
+            let fate = self.map.pass(key, true, is_locked, &self.resident);
             assert_ne!(fate, Fate::Stale);
         }
     }
@@ -198,12 +196,12 @@ proptest! {
                 6 => if let Some(from) = pair.map.unknown_from() {
                     let end = if at < 50 { u64::MAX } else { from + 2 * PAGE };
                     let rows = pair.rows(from, end);
-                    pair.map.load((from, end), &rows, &mut pair.resident);
+                    pair.map.load((from, end), &rows, &pair.resident);
                     prop_assert!(pair.map.unknown_from() != Some(from));
                 },
                 _ => {
                     let is_locked = |start: u64, end: u64| start < at && at < end;
-                    pair.map.forget_some(is_locked, &mut pair.resident);
+                    pair.map.forget_some(is_locked, &pair.resident);
                 }
             }
             pair.check();
@@ -222,7 +220,7 @@ fn a_walk_from_the_beginning_notes_all_that_it_passes() {
         let known = pair.map.known_upto(at, u64::MAX, View::Own);
         if known == at {
             let rows = pair.rows(at, at + PAGE);
-            pair.map.load((at, at + PAGE), &rows, &mut pair.resident);
+            pair.map.load((at, at + PAGE), &rows, &pair.resident);
             assert_eq!(pair.map.unknown_from(), Some(at + PAGE));
         }
         at = known.max(at + PAGE);
@@ -236,18 +234,18 @@ fn a_walk_from_the_beginning_notes_all_that_it_passes() {
 
 #[test]
 fn pages_without_a_mapping_cost_no_memory() {
-    let mut resident = Resident::new(u64::MAX);
+    let resident = Resident::new(u64::MAX);
     let mut map = PageMap::new(1);
-    map.replace(1 << 40, Some(mapping(1)), 1, &mut resident)
+    map.replace(1 << 40, Some(mapping(1)), 1, &resident)
         .unwrap();
     assert_eq!(resident.bytes(), PAGE_BYTES + FOLDER_BYTES);
-    map.replace(1 << 40, None, 2, &mut resident).unwrap();
+    map.replace(1 << 40, None, 2, &resident).unwrap();
     assert!(map.folders.is_empty() && map.order.is_empty());
     assert_eq!(resident.bytes(), 0);
 }
 
 /// A child of a map that has sub-block 1, with the first page of both in memory.
-fn forked(resident: &mut Resident) -> (PageMap, PageMap) {
+fn forked(resident: &Resident) -> (PageMap, PageMap) {
     let mut child = PageMap::new(1);
     child.replace(1, Some(mapping(7)), 1, resident).unwrap();
     let parent = child.fork(2);
@@ -263,82 +261,79 @@ fn seen_in(map: &PageMap, rows: &[(u64, Mapping)]) -> Sight {
 }
 
 /// The clock takes the first page.
-fn evict_first(map: &mut PageMap, resident: &mut Resident) {
+fn evict_first(map: &mut PageMap, resident: &Resident) {
     let ticket = map.folders[&0].pages[0].ticket;
-    map.folders[&0].pages[0].touched.set(false);
+    map.folders[&0].pages[0]
+        .touched
+        .store(false, Ordering::Relaxed);
     let fate = map.pass((0, ticket), true, |_, _| false, resident);
     assert_eq!(fate, Fate::Evicted(PAGE_BYTES));
 }
 
 #[test]
 fn what_is_inherited_is_seen_and_not_counted_and_an_entry_hides_nothing_else() {
-    let mut resident = Resident::new(u64::MAX);
-    let (parent, mut child) = forked(&mut resident);
+    let resident = Resident::new(u64::MAX);
+    let (parent, mut child) = forked(&resident);
     assert_eq!(child.find(1), Ok(Some(mapping(7))));
     assert_eq!((child.mapped(), parent.mapped()), (0, 1));
     assert_eq!(child.range(0, PAGE, View::Own).next(), None);
-    let old = child.replace(2, Some(mapping(8)), 2, &mut resident);
+    let old = child.replace(2, Some(mapping(8)), 2, &resident);
     assert_eq!(old, Ok(None));
     let own: Vec<_> = child.range(0, PAGE, View::Own).collect();
     assert_eq!((own, child.mapped()), (vec![(2, mapping(8))], 1));
     let visible: Vec<_> = child.range(0, PAGE, View::Visible).collect();
     assert_eq!(visible, [(1, mapping(7)), (2, mapping(8))]);
     // What is written where something is inherited takes nothing away from the map itself.
-    let old = child.replace(1, Some(mapping(9)), 3, &mut resident);
+    let old = child.replace(1, Some(mapping(9)), 3, &resident);
     assert_eq!((old, child.mapped()), (Ok(None), 2));
-    let old = child.replace(1, Some(mapping(6)), 4, &mut resident);
+    let old = child.replace(1, Some(mapping(6)), 4, &resident);
     assert_eq!((old, child.mapped()), (Ok(Some(Pba(9))), 2));
 }
 
 #[test]
 fn a_hole_hides_what_is_inherited_also_when_the_page_comes_back() {
-    let mut resident = Resident::new(0);
-    let (parent, mut child) = forked(&mut resident);
-    let hidden = child.replace(1, Some(Mapping::HOLE), 3, &mut resident);
+    let resident = Resident::new(0);
+    let (parent, mut child) = forked(&resident);
+    let hidden = child.replace(1, Some(Mapping::HOLE), 3, &resident);
     assert_eq!(hidden, Ok(None));
     assert_eq!((child.find(1), child.mapped()), (Ok(None), 0));
     resident.set_stored(3);
-    evict_first(&mut child, &mut resident);
-    child.load((0, PAGE), &[(1, Mapping::HOLE)], &mut resident);
+    evict_first(&mut child, &resident);
+    child.load((0, PAGE), &[(1, Mapping::HOLE)], &resident);
     assert_eq!(child.find(1), Err(NotResident));
-    child.inherit(0, &seen_in(&parent, &[]), &mut resident);
+    child.inherit(0, &seen_in(&parent, &[]), &resident);
     assert_eq!(child.find(1), Ok(None));
 }
 
 #[test]
 fn an_entry_that_goes_shows_what_is_inherited_when_the_page_is_complete_again() {
-    let mut resident = Resident::new(u64::MAX);
-    let (parent, mut child) = forked(&mut resident);
-    child
-        .replace(1, Some(mapping(8)), 2, &mut resident)
-        .unwrap();
-    child
-        .replace(2, Some(mapping(9)), 3, &mut resident)
-        .unwrap();
-    let old = child.replace(1, None, 4, &mut resident);
+    let resident = Resident::new(u64::MAX);
+    let (parent, mut child) = forked(&resident);
+    child.replace(1, Some(mapping(8)), 2, &resident).unwrap();
+    child.replace(2, Some(mapping(9)), 3, &resident).unwrap();
+    let old = child.replace(1, None, 4, &resident);
     assert_eq!(old, Ok(Some(Pba(8))));
     assert_eq!(child.find(2), Err(NotResident));
     assert_eq!(child.missing(0, PAGE).collect::<Vec<_>>(), [0]);
-    child.inherit(0, &seen_in(&parent, &[]), &mut resident);
+    child.inherit(0, &seen_in(&parent, &[]), &resident);
     assert_eq!(child.find(1), Ok(Some(mapping(7))));
     assert_eq!(child.find(2), Ok(Some(mapping(9))));
 }
 
 #[test]
 fn the_nearest_map_that_has_an_entry_says_what_shows() {
-    let mut resident = Resident::new(u64::MAX);
+    let resident = Resident::new(u64::MAX);
     let mut map = PageMap::new(1);
     for at in 0..3 {
-        map.replace(at, Some(mapping(at)), 1, &mut resident)
-            .unwrap();
+        map.replace(at, Some(mapping(at)), 1, &resident).unwrap();
     }
     let root = map.fork(2);
-    map.replace(1, Some(mapping(5)), 2, &mut resident).unwrap();
+    map.replace(1, Some(mapping(5)), 2, &resident).unwrap();
     let middle = map.fork(3);
     let mut seen = seen_in(&middle, &[]);
     // The store has another row for a page that is in memory: that does not count.
     root.show(0, Some(&[(3, mapping(4))]), &mut seen).unwrap();
-    map.inherit(0, &seen, &mut resident);
+    map.inherit(0, &seen, &resident);
     let visible: Vec<_> = map.range(0, PAGE, View::Visible).collect();
     assert_eq!(visible, [(0, mapping(0)), (1, mapping(5)), (2, mapping(2))]);
     assert_eq!(
@@ -352,11 +347,9 @@ fn the_nearest_map_that_has_an_entry_says_what_shows() {
 
 #[test]
 fn what_shows_is_told_in_runs_to_who_copies_it() {
-    let mut resident = Resident::new(u64::MAX);
-    let (_, mut child) = forked(&mut resident);
-    child
-        .replace(2, Some(mapping(8)), 2, &mut resident)
-        .unwrap();
+    let resident = Resident::new(u64::MAX);
+    let (_, mut child) = forked(&resident);
+    child.replace(2, Some(mapping(8)), 2, &resident).unwrap();
     let runs = child.to_copy(0);
     let nothing = vec![None; PAGE as usize - 3];
     assert_eq!(runs, [(0, vec![None, Some(mapping(7))]), (3, nothing)]);
@@ -364,15 +357,15 @@ fn what_shows_is_told_in_runs_to_who_copies_it() {
 
 #[test]
 fn a_map_whose_row_went_shows_nothing_of_its_ancestors_and_takes_no_memory() {
-    let mut resident = Resident::new(u64::MAX);
-    let (parent, mut child) = forked(&mut resident);
-    let before = child.replace(2, Some(Mapping::HOLE), 2, &mut resident);
+    let resident = Resident::new(u64::MAX);
+    let (parent, mut child) = forked(&resident);
+    let before = child.replace(2, Some(Mapping::HOLE), 2, &resident);
     assert_eq!((before, child.find(1)), (Ok(None), Ok(Some(mapping(7)))));
     let window = child.hold(0, PAGE);
-    child.orphan(3, &mut resident);
+    child.orphan(3, &resident);
     assert_eq!(child.range(0, u64::MAX, View::Visible).next(), None);
     assert_eq!((child.find(1), child.find(2)), (Ok(None), Ok(None)));
-    parent.leaves(&mut resident);
+    parent.leaves(&resident);
     assert_eq!(resident.bytes(), 0);
     // The store has the hole until it knows of the record; who holds a window holds it still.
     assert_eq!(child.with_store(&[(2, Mapping::HOLE)], 2).len(), 0);
