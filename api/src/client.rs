@@ -35,11 +35,14 @@ fn start_of(pool: &Path) -> String {
         return "that is a drive, and the daemon is found by the folder of its pool: name that one"
             .to_owned();
     }
-    let is_elsewhere = PoolDir::read_identity(pool).is_ok_and(|identity| {
-        let mut drives = identity.drives.iter().filter(|drive| !drive.is_removed);
-        drives.any(|drive| is_remote_drive(&drive.path))
-    });
-    match is_elsewhere {
+    let Ok(identity) = PoolDir::read_identity(pool) else {
+        // Also a standby that never had the pool has nothing in its folder.
+        return format!(
+            "start it with `onefold serve --pool {name}`; a standby of other nodes needs --join and the pool's drives, too"
+        );
+    };
+    let mut drives = identity.drives.iter().filter(|drive| !drive.is_removed);
+    match drives.any(|drive| is_remote_drive(&drive.path)) {
         // Without --join a node tells the others nothing, and they leave the pool to it also when it dies.
         true => format!(
             "start it as it was started before, with `onefold serve --join --pool {name}` if other nodes offer the pool"
