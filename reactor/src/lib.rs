@@ -41,7 +41,7 @@ pub use buffer::{
 pub use executor::{busy_time, others_are_ready};
 pub use file::{readable, writable};
 pub use join::{JoinError, JoinHandle, RemoteJoin, spawn};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_at};
 pub use source::{Source, Watched, watch};
 pub use thread::{Config, Handle, ReactorThread, current, run, start};
 pub use timer::{Elapsed, Sleep, now, recently, sleep, sleep_until, timeout, yield_now};

@@ -4,13 +4,18 @@
 /// each other so come at the same time. Only speed depends on it; where the instruction is not known it does nothing.
 #[inline]
 pub fn prefetch<T>(place: &T) {
+    prefetch_at(std::ptr::from_ref(place).addr());
+}
+
+/// The same for an address: of something that may have moved since, or that a lock guards.
+#[inline]
+pub fn prefetch_at(address: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch never faults and changes nothing that a program can see; the address is that of
-        // a reference.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast()) }
+        // SAFETY: a prefetch never faults, whatever the address is, and changes nothing that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address)) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
+    let _ = address;
 }

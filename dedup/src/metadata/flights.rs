@@ -15,6 +15,10 @@ pub(crate) struct Flight {
     /// The drive that is asked first.
     pub(super) drive: usize,
     pub(super) runs: Runs,
+    /// Free blocks that were taken for it in advance, and are not in it: first address, and one past the last.
+    pub(super) ahead: (u64, u64),
+    /// How many were taken the last time.
+    pub(super) ahead_count: u64,
 }
 
 impl Flight {
@@ -24,6 +28,16 @@ impl Flight {
 
     pub(super) fn add(&mut self, pba: Pba) {
         self.runs.add(pba);
+    }
+
+    /// One of the blocks that were taken in advance.
+    #[inline]
+    pub(super) fn next_ahead(&mut self) -> Option<Pba> {
+        let (first, end) = &mut self.ahead;
+        (first < end).then(|| {
+            *first += 1;
+            Pba(*first - 1)
+        })
     }
 
     /// Takes the block that was added last out of the flight.
@@ -102,6 +116,8 @@ impl Flights {
             number,
             drive,
             runs: Runs::default(),
+            ahead: (0, 0),
+            ahead_count: 0,
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use meta::{Fingerprint, Pba};
-use reactor::prefetch;
+use reactor::{prefetch, prefetch_at};
 
 use crate::metadata::block_table::{BlockTable, address};
 use crate::sync::wait::{Held, lock};
@@ -61,7 +61,7 @@ impl Found {
 /// and, what is left of them, tell the entries of a bucket apart but for one look-up in thousands. So a
 /// shard grows without a look at anything but itself, and as each grows alone, growth never takes long.
 pub(crate) struct Index {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<LockedShard>,
     drives: Vec<Numbers>,
     len: AtomicUsize,
     /// Memory of all shards.
@@ -90,11 +90,54 @@ struct Bucket([u64; SLOTS]);
 const BUCKET_BYTES: u64 = (size_of::<Bucket>() + size_of::<u8>()) as u64;
 
 struct Shard {
-    buckets: Vec<Bucket>,
+    buckets: Box<[Bucket]>,
     /// Per bucket: entries that lie behind it because it was full, at most [`PASSED_MAX`]: then it is
     /// not known any more.
-    passed: Vec<u8>,
+    passed: Box<[u8]>,
     used: usize,
+}
+
+/// A shard, and where its buckets are: who only asks the processor for one needs no lock. One cache line.
+#[repr(C, align(64))]
+struct LockedShard {
+    /// Address and number of the buckets, now or a moment ago.
+    buckets_at: AtomicUsize,
+    buckets: AtomicUsize,
+    shard: Mutex<Shard>,
+}
+
+const _: () = assert!(size_of::<LockedShard>() == 64);
+
+impl LockedShard {
+    fn new() -> Self {
+        let shard = Shard::new();
+        Self {
+            buckets_at: AtomicUsize::new(shard.buckets.as_ptr().addr()),
+            buckets: AtomicUsize::new(shard.buckets.len()),
+            shard: Mutex::new(shard),
+        }
+    }
+
+    /// Notes where the buckets are.
+    fn note(&self, shard: &Shard) {
+        self.buckets_at
+            .store(shard.buckets.as_ptr().addr(), Ordering::Relaxed);
+        self.buckets.store(shard.buckets.len(), Ordering::Relaxed);
+    }
+
+    /// Asks for the bucket where the look-up of a tag begins.
+    #[inline]
+    fn prefetch(&self, tag: u64) {
+        let bucket = home(tag, self.buckets.load(Ordering::Relaxed));
+        let at = self.buckets_at.load(Ordering::Relaxed);
+        prefetch_at(at.wrapping_add(bucket * size_of::<Bucket>()));
+    }
+}
+
+/// The bucket, of so many, where the look-up of a tag begins.
+#[inline]
+fn home(tag: u64, buckets: usize) -> usize {
+    ((tag * buckets as u64) >> TAG_BITS) as usize
 }
 
 const PASSED_MAX: u8 = u8::MAX;
@@ -126,15 +169,15 @@ impl Hash {
 impl Shard {
     fn new() -> Self {
         Self {
-            buckets: vec![Bucket::default()],
-            passed: vec![0],
+            buckets: vec![Bucket::default()].into(),
+            passed: vec![0].into(),
             used: 0,
         }
     }
 
     #[inline]
     fn home(&self, tag: u64) -> usize {
-        ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
+        home(tag, self.buckets.len())
     }
 
     #[inline]
@@ -248,8 +291,8 @@ impl Shard {
         let old = std::mem::replace(
             self,
             Self {
-                buckets: vec![Bucket::default(); buckets],
-                passed: vec![0; buckets],
+                buckets: vec![Bucket::default(); buckets].into(),
+                passed: vec![0; buckets].into(),
                 used: 0,
             },
         );
@@ -257,25 +300,6 @@ impl Shard {
             if entry != 0 {
                 self.insert(entry);
             }
-        }
-    }
-}
-
-impl Shard {
-    /// Asks for the bucket where the look-up of a tag begins.
-    #[inline]
-    fn prefetch(&self, tag: u64) {
-        let bucket = self.home(tag);
-        prefetch(&self.buckets[bucket]);
-        prefetch(&self.passed[bucket]);
-    }
-
-    /// Asks for the next bucket, if some entries of this one may lie there.
-    #[inline]
-    fn prefetch_behind(&self, tag: u64) {
-        let bucket = self.home(tag);
-        if self.passed[bucket] > 0 {
-            prefetch(&self.buckets[self.after(bucket)]);
         }
     }
 }
@@ -297,9 +321,9 @@ impl Index {
             numbers
         });
         let drives = drives.collect();
-        let shards = (0..shards.next_power_of_two()).map(|_| Mutex::new(Shard::new()));
-        let shards: Vec<Mutex<Shard>> = shards.collect();
-        let bytes = shards.len() as u64 * (size_of::<Mutex<Shard>>() as u64 + BUCKET_BYTES);
+        let shards = (0..shards.next_power_of_two()).map(|_| LockedShard::new());
+        let shards: Vec<LockedShard> = shards.collect();
+        let bytes = shards.len() as u64 * (size_of::<LockedShard>() as u64 + BUCKET_BYTES);
         Self {
             drives,
             len: AtomicUsize::new(0),
@@ -317,17 +341,9 @@ impl Index {
         self.drives.push(Numbers { first, blocks });
     }
 
-    fn number(&self, hash: Hash) -> usize {
-        hash.shard as usize & (self.shards.len() - 1)
-    }
-
-    fn shard(&self, hash: Hash) -> Held<'_, Shard> {
-        lock(&self.shards[self.number(hash)])
-    }
-
     #[inline]
-    fn prefetch_shard(&self, hash: Hash) {
-        prefetch(&self.shards[self.number(hash)]);
+    fn shard(&self, hash: Hash) -> &LockedShard {
+        &self.shards[hash.shard as usize & (self.shards.len() - 1)]
     }
 
     /// The place of a fingerprint, kept from others until it is dropped.
@@ -336,7 +352,7 @@ impl Index {
         let hash = Hash::new(fingerprint);
         Place {
             index: self,
-            shard: self.shard(hash),
+            shard: lock(&self.shard(hash).shard),
             hash,
         }
     }
@@ -380,7 +396,7 @@ impl Index {
     ) {
         // A lock waits for all that was asked for before it: shards come first, all at the same time.
         for fingerprint in wanted.clone() {
-            self.prefetch_shard(Hash::new(fingerprint));
+            prefetch(self.shard(Hash::new(fingerprint)));
         }
         for fingerprint in wanted.clone() {
             let hash = Hash::new(fingerprint);
@@ -390,14 +406,14 @@ impl Index {
             blocks.prefetch(pba);
         }
         for fingerprint in wanted {
-            let hash = Hash::new(fingerprint);
-            let shard = self.shard(hash);
-            for entry in shard.buckets[shard.home(hash.tag)].0 {
-                if entry >> NUMBER_BITS == hash.tag && entry != 0 {
+            let place = self.at(fingerprint);
+            let bucket = place.shard.home(place.hash.tag);
+            prefetch(&place.shard.passed[bucket]);
+            for entry in place.shard.buckets[bucket].0 {
+                if entry >> NUMBER_BITS == place.hash.tag && entry != 0 {
                     blocks.prefetch(number_to_pba(&self.drives, entry));
                 }
             }
-            shard.prefetch_behind(hash.tag);
         }
         let hashes = leaving.filter_map(|pba| {
             let info = blocks.look(pba)?;
@@ -405,14 +421,10 @@ impl Index {
             leaves.then(|| Hash::new(&info.fingerprint))
         });
         for hash in hashes.clone() {
-            self.prefetch_shard(hash);
+            prefetch(self.shard(hash));
         }
-        for hash in hashes.clone() {
-            self.shard(hash).prefetch(hash.tag);
-        }
-        // Where others lie behind, one of them comes back.
         for hash in hashes {
-            self.shard(hash).prefetch_behind(hash.tag);
+            self.shard(hash).prefetch(hash.tag);
         }
     }
 
@@ -501,6 +513,7 @@ impl Place<'_> {
                 return false;
             }
             self.shard.grow();
+            self.index.shard(self.hash).note(&self.shard);
         }
         self.shard.insert(entry);
         self.index.len.fetch_add(1, Ordering::Relaxed);
@@ -600,8 +613,8 @@ mod tests {
     fn what_is_not_there_is_missed_soon_however_often_contents_were_replaced() {
         // A shard that holds 8192 entries at a load of 0.85.
         let mut shard = Shard {
-            buckets: vec![Bucket::default(); 1205],
-            passed: vec![0; 1205],
+            buckets: vec![Bucket::default(); 1205].into(),
+            passed: vec![0; 1205].into(),
             used: 0,
         };
         let entry = |number: u64| {

@@ -21,6 +21,10 @@ const WORD: u64 = 64;
 /// Cursors of a drive.
 const CURSORS: usize = 8;
 
+/// Of the free blocks, one of so many may be taken in advance at a time: who needs one must not find the pool full because another one
+/// took more than it uses.
+const AHEAD_SHARE: u64 = if cfg!(test) { 8 } else { 1024 };
+
 /// Freed blocks that wait for a discard at most; beyond, they become free without one (I6).
 const DISCARDS_MAX: usize = 1 << 20;
 
@@ -187,10 +191,28 @@ impl Space {
         has_promise: bool,
         is_resident: impl Fn(Pba) -> bool,
     ) -> Result<Pba, NoBlock> {
-        let is_kept = self.is_withheld || (self.promised > 0 && self.free() <= self.promised);
+        let run = self.allocate_run(preferred, has_promise, 1, is_resident);
+        run.map(|(pba, _)| pba)
+    }
+
+    /// The same, with free blocks right behind it: at most `count_max` together, and few where few are free. Returns the first one and how
+    /// many they are. What is not used is [put back](Self::put_back).
+    pub(crate) fn allocate_run(
+        &mut self,
+        preferred: usize,
+        has_promise: bool,
+        count_max: u64,
+        is_resident: impl Fn(Pba) -> bool,
+    ) -> Result<(Pba, u64), NoBlock> {
+        let free = self.free();
+        let is_kept = self.is_withheld || (self.promised > 0 && free <= self.promised);
         if is_kept && !has_promise {
             return Err(NoBlock::Full);
         }
+        let ahead_max = match has_promise {
+            true => 0,
+            false => (free.saturating_sub(self.promised) / AHEAD_SHARE).min(count_max - 1),
+        };
         let (count, cursor) = (self.drives.len(), cursor());
         for at in (0..count).map(|step| (preferred + step) % count) {
             if let Some(block) = self.drives[at].next_free(cursor) {
@@ -198,11 +220,28 @@ impl Space {
                 if !is_resident(pba) {
                     return Err(NoBlock::NotResident(pba));
                 }
-                self.drives[at].take(cursor, block);
-                return Ok(pba);
+                let drive = &mut self.drives[at];
+                drive.take(cursor, block);
+                let behind = (1..=ahead_max).take_while(|more| {
+                    let next = block + more;
+                    let goes_on = !next.is_multiple_of(GROUP) && drive.is_free(next);
+                    let takes = goes_on && is_resident(Pba::new(at as u16, next));
+                    if takes {
+                        drive.take(cursor, next);
+                    }
+                    takes
+                });
+                let behind = behind.count() as u64;
+                return Ok((pba, 1 + behind));
             }
         }
         Err(NoBlock::Full)
+    }
+
+    /// Blocks at the end of a run that was taken in advance, and that nobody used: free again, and handed out next.
+    pub(crate) fn put_back(&mut self, first: Pba, count: u64) {
+        let drive = &mut self.drives[usize::from(first.drive())];
+        drive.put_back(cursor(), first.block(), first.block() + count);
     }
 
     /// The next free blocks that [`allocate`](Self::allocate) would hand out, at most so many, of one
@@ -572,12 +611,29 @@ impl DriveSpace {
     /// Hands a free block out; the next one of this cursor is behind it.
     fn take(&mut self, cursor: usize, block: u64) {
         self.occupy(block);
-        self.last = if block + 1 < self.blocks {
+        self.last = self.behind(block);
+        self.cursors[cursor] = Some(self.last);
+    }
+
+    /// Blocks that a cursor handed out last are free again: it goes on there, if nobody has used it since.
+    fn put_back(&mut self, cursor: usize, first: u64, end: u64) {
+        (first..end).for_each(|block| self.free(block));
+        let behind = self.behind(end - 1);
+        if self.cursors[cursor] == Some(behind) {
+            self.cursors[cursor] = Some(first);
+        }
+        if self.last == behind {
+            self.last = first;
+        }
+    }
+
+    /// Where it goes on after a block.
+    fn behind(&self, block: u64) -> u64 {
+        if block + 1 < self.blocks {
             block + 1
         } else {
             0
-        };
-        self.cursors[cursor] = Some(self.last);
+        }
     }
 
     fn first_free(&self, from: u64, end: u64) -> Option<u64> {

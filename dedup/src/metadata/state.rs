@@ -51,6 +51,9 @@ use crate::{EngineError, Result};
 /// Mappings that are looked at in one go under the lock: about 0.2 ms.
 const LOOK_MAPPINGS: usize = 8192;
 
+/// Blocks that a batch takes in advance at most.
+const AHEAD_MAX: u64 = 32;
+
 /// Content that an item of a batch needs a block for.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
@@ -282,7 +285,15 @@ impl State {
 
     /// A batch has all the blocks that it gets. Returns the number of its flight, if it has any.
     pub(crate) fn take_off(&self, flight: Flight) -> Option<u64> {
-        let Flight { number, runs, .. } = flight;
+        let Flight {
+            number,
+            runs,
+            ahead: (first, end),
+            ..
+        } = flight;
+        if first < end {
+            self.space().put_back(Pba(first), end - first);
+        }
         if runs.is_empty() {
             if let Some(done) = self.flights.end(number) {
                 done.set();
@@ -414,14 +425,13 @@ impl State {
             }
             // As many references as can be counted: a second copy takes over in the index.
         }
-        let allocate = |is_resident: &dyn Fn(Pba) -> bool| {
-            self.space()
-                .allocate(flight.drive, wanted.has_promise, is_resident)
-        };
-        let blocks = &self.blocks;
         let allocated = match pack {
-            Some(pack) => pack.allocate(|| allocate(&|pba| blocks.is_resident(pba.fragment(0)))),
-            None => allocate(&|pba| blocks.is_resident(pba)),
+            Some(pack) => pack.allocate(|| {
+                let is_resident = |pba: Pba| self.blocks.is_resident(pba.fragment(0));
+                self.space()
+                    .allocate(flight.drive, wanted.has_promise, is_resident)
+            }),
+            None => self.allocate(flight, wanted.has_promise),
         };
         let pba = match allocated {
             Ok(pba) => pba,
@@ -448,6 +458,27 @@ impl State {
         }
         flight.add(pba);
         Claim::New(pba)
+    }
+
+    /// A block for new content. Who needs several gets them at once: each time twice as many as the last time.
+    #[inline]
+    fn allocate(
+        &self,
+        flight: &mut Flight,
+        has_promise: bool,
+    ) -> std::result::Result<Pba, NoBlock> {
+        if let Some(pba) = flight.next_ahead() {
+            return Ok(pba);
+        }
+        let wanted = (flight.ahead_count * 2).clamp(1, AHEAD_MAX);
+        let is_resident = |pba: Pba| self.blocks.is_resident(pba);
+        let run = self
+            .space()
+            .allocate_run(flight.drive, has_promise, wanted, is_resident);
+        let (first, count) = run?;
+        flight.ahead = (first.0 + 1, first.0 + count);
+        flight.ahead_count = count;
+        Ok(first)
     }
 
     /// A block with that content is new: to be told where the state is not shared.

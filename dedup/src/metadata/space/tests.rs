@@ -43,6 +43,41 @@ fn the_blocks_ahead_are_those_that_are_handed_out_next() {
 }
 
 #[test]
+fn what_was_taken_in_advance_and_not_used_is_handed_out_next() {
+    let mut space = Space::new(&[3 * GROUP], false);
+    let (first, count) = space.allocate_run(0, false, 7, |_| true).unwrap();
+    assert_eq!((first, count), (Pba::new(0, 0), 7));
+    space.put_back(Pba::new(0, 3), 4);
+    assert_eq!(space.free(), 3 * GROUP - 3);
+    assert_eq!(allocate(&mut space), Some(Pba::new(0, 3)));
+    // A run ends at a block in use, at one of which the store knows, and with its group.
+    space.put_back(Pba::new(0, 3), 1);
+    let taken: Vec<Pba> = (0..GROUP - 3)
+        .filter_map(|_| allocate(&mut space))
+        .collect();
+    assert_eq!(taken.len() as u64, GROUP - 3);
+    let resident_end = Pba::new(0, GROUP + 2);
+    let run = space.allocate_run(0, false, 7, |pba| pba < resident_end);
+    assert_eq!(run, Ok((Pba::new(0, GROUP), 2)));
+    for _ in GROUP + 2..2 * GROUP - 3 {
+        allocate(&mut space);
+    }
+    let run = space.allocate_run(0, false, 7, |_| true);
+    assert_eq!(run, Ok((Pba::new(0, 2 * GROUP - 3), 3)));
+}
+
+#[test]
+fn little_is_taken_in_advance_where_little_is_free_and_nothing_that_was_promised() {
+    let mut space = Space::new(&[3 * AHEAD_SHARE - 1], false);
+    let run = |space: &mut Space, promised| space.allocate_run(0, promised, 32, |_| true);
+    assert_eq!(run(&mut space, false).map(|(_, count)| count), Ok(3));
+    assert!(space.promise(space.free() - 1));
+    assert_eq!(run(&mut space, false).map(|(_, count)| count), Ok(1));
+    assert_eq!(run(&mut space, false), Err(NoBlock::Full));
+    assert_eq!(run(&mut space, true).map(|(_, count)| count), Ok(1));
+}
+
+#[test]
 fn blocks_without_a_place_are_neither_handed_out_nor_counted_and_come_back_free() {
     let mut space = Space::new(&[3 * GROUP + 5], false);
     let second = Pba::new(0, GROUP);
