@@ -119,8 +119,8 @@ impl Shared {
             (None, Some(bytes)) => bytes - bytes % BLOCK_BYTES as u64,
             (None, None) => {
                 let text = format!(
-                    "there is no such drive in the pool '{pool}': give it a size to make it, such as {name}=1T, or \
-                     name one that is there"
+                    "there is no such drive in the pool '{pool}': name one that is there; where a new one is to be made it needs \
+                     a size, such as {name}=1T"
                 );
                 return Err(error(ErrorKind::NotFound, text));
             }
@@ -455,10 +455,10 @@ pub(crate) fn may_not_shut_out(caps: &str) -> String {
 pub(crate) fn told(errno: Errno, caps: &str, limits: &Limits) -> String {
     match errno {
         Errno::NO_SPACE => {
-            "the cluster is full: add OSDs, or remove something (`ceph df`)".to_owned()
+            "the cluster is full; add OSDs, or remove something (`ceph df`)".to_owned()
         }
         Errno::NO_QUOTA => {
-            "the pool's quota is used up: raise it (`ceph osd pool set-quota`)".to_owned()
+            "the pool's quota is used up; raise it (`ceph osd pool set-quota`)".to_owned()
         }
         Errno::NOT_PERMITTED | Errno::NO_ACCESS => {
             format!("the cluster does not permit it: {caps}")

@@ -368,16 +368,16 @@ impl Alerts {
     }
 
     pub(crate) fn drive_failed(&self, index: u16, action: Action, error: &DriveError) {
+        let text = error.to_string();
+        let (what, own_remedy) = text.split_once("; ").unwrap_or((&text, ""));
         let remedy = match error.kind() {
-            drives::ErrorKind::NoSpace => {
-                "free space in the file system of the drive's file, or make that file system larger"
-            }
+            // Only the drive knows what it lies on.
+            drives::ErrorKind::NoSpace if !own_remedy.is_empty() => own_remedy,
+            drives::ErrorKind::NoSpace => "make room where the drive's data lie",
             _ => {
                 "check the drive: the kernel's log has the cause; `onefold status` names the volumes with data on it"
             }
         };
-        let text = error.to_string();
-        let what = text.split("; ").next().unwrap_or_default();
         let what = format!("a {} failed: {what}", action.name());
         self.change(|book, now, refused| {
             let key = (Key::Drive(index, action), Log::Tell);

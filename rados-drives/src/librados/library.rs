@@ -74,14 +74,12 @@ functions! {
     rados_write_op_write_full(Opaque, *const c_char, usize);
     rados_write_op_zero(Opaque, u64, u64);
     rados_write_op_remove(Opaque);
+    rados_write_op_exec(Opaque, *const c_char, *const c_char, *const c_char, usize, *mut c_int);
     rados_write_op_operate(Opaque, Opaque, *const c_char, *mut libc::time_t, c_int) -> c_int;
     rados_read(Opaque, *const c_char, *mut c_char, usize, u64) -> c_int;
     rados_getxattr(Opaque, *const c_char, *const c_char, *mut c_char, usize) -> c_int;
-    rados_lock_exclusive(Opaque, *const c_char, *const c_char, *const c_char, *const c_char, *mut libc::timeval, u8) -> c_int;
-    rados_unlock(Opaque, *const c_char, *const c_char, *const c_char) -> c_int;
     rados_list_lockers(Opaque, *const c_char, *const c_char, *mut c_int, *mut c_char, *mut usize, *mut c_char, *mut usize,
         *mut c_char, *mut usize, *mut c_char, *mut usize) -> isize;
-    rados_break_lock(Opaque, *const c_char, *const c_char, *const c_char, *const c_char) -> c_int;
     rados_mon_command(Opaque, *const *const c_char, usize, *const c_char, usize, *mut *mut c_char, *mut usize,
         *mut *mut c_char, *mut usize) -> c_int;
 }

@@ -6,6 +6,7 @@
 //! The functions that are called are those of [`library`].
 
 mod library;
+mod locking;
 mod refusals;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -24,16 +25,11 @@ use crate::client::{
 use crate::ending::Ending;
 pub(crate) use library::before_exit;
 use library::{Library, Opaque};
+use locking::{CLASS, LOCK, Request};
 use refusals::{Key, files_in, refused, unconnected, unread};
-
-/// The name of the lock on a header.
-const LOCK: &CStr = c"onefold";
 
 /// `LIBRADOS_CMPXATTR_OP_EQ`
 const EQUAL: u8 = 1;
-
-/// `LIBRADOS_LOCK_FLAG_MAY_RENEW`
-const MAY_RENEW: u8 = 1;
 
 /// `LIBRADOS_OPERATION_FULL_TRY`: what a full cluster has no room for is an error, and does not wait.
 const FULL_TRY: c_int = 64;
@@ -116,13 +112,6 @@ fn check(result: c_int) -> Result<usize, Errno> {
 /// What comes from names that were checked, and from our own texts, has no zero in it.
 fn text(text: &str) -> Result<CString, Errno> {
     CString::new(text).map_err(|_| Errno(libc::EINVAL))
-}
-
-fn timeval(duration: Duration) -> libc::timeval {
-    libc::timeval {
-        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_usec: duration.subsec_micros().into(),
-    }
 }
 
 impl CephClient {
@@ -433,6 +422,29 @@ fn failed<T>(error: Errno) -> Pending<T> {
 }
 
 impl CephClient {
+    /// Calls the class `lock` for an object.
+    fn call(&self, object: &str, request: &Request) -> Result<(), Errno> {
+        let object = text(object)?;
+        let (input, len) = (request.input.as_ptr().cast(), request.input.len());
+        let (method, result) = (request.method.as_ptr(), ptr::null_mut());
+        let rados = self.held.0.rados;
+        self.held.0.with_changes(&[], |operation| {
+            // SAFETY: operation and pool are open. Names are NUL-terminated, the input as long as is said; the library copies all. It gives
+            // the call's result where there is room for it, and takes the present for a null time.
+            let ran = unsafe {
+                (rados.rados_write_op_exec)(operation, CLASS.as_ptr(), method, input, len, result);
+                (rados.rados_write_op_operate)(
+                    operation,
+                    self.held.0.pool,
+                    object.as_ptr(),
+                    ptr::null_mut(),
+                    FULL_TRY,
+                )
+            };
+            check(ran).map(|_| ())
+        })
+    }
+
     /// A completion that gives `argument` to `ended`, and is released by [`submitted`](Self::submitted).
     fn completion(&self, ended: library::Callback, argument: *mut c_void) -> Result<Opaque, Errno> {
         let mut completion = ptr::null_mut();
@@ -591,35 +603,11 @@ impl Client for CephClient {
     }
 
     fn lock(&self, object: &str, cookie: &str, lease: Duration) -> Result<(), Errno> {
-        let (object, cookie) = (text(object)?, text(cookie)?);
-        let mut lease = timeval(lease);
-        // SAFETY: the pool is open, and all texts and the lease are valid for the call.
-        check(unsafe {
-            (self.held.0.rados.rados_lock_exclusive)(
-                self.held.0.pool,
-                object.as_ptr(),
-                LOCK.as_ptr(),
-                cookie.as_ptr(),
-                c"".as_ptr(),
-                &raw mut lease,
-                MAY_RENEW,
-            )
-        })
-        .map(|_| ())
+        self.call(object, &Request::lock(cookie, lease))
     }
 
     fn unlock(&self, object: &str, cookie: &str) -> Result<(), Errno> {
-        let (object, cookie) = (text(object)?, text(cookie)?);
-        // SAFETY: the pool is open, and all texts are valid for the call.
-        check(unsafe {
-            (self.held.0.rados.rados_unlock)(
-                self.held.0.pool,
-                object.as_ptr(),
-                LOCK.as_ptr(),
-                cookie.as_ptr(),
-            )
-        })
-        .map(|_| ())
+        self.call(object, &Request::unlock(cookie))
     }
 
     fn holder(&self, object: &str) -> Result<Option<Holder>, Errno> {
@@ -674,19 +662,7 @@ impl Client for CephClient {
     }
 
     fn break_lock(&self, object: &str, holder: &Holder) -> Result<(), Errno> {
-        let (object, client, cookie) =
-            (text(object)?, text(&holder.client)?, text(&holder.cookie)?);
-        // SAFETY: the pool is open, and all texts are valid for the call.
-        check(unsafe {
-            (self.held.0.rados.rados_break_lock)(
-                self.held.0.pool,
-                object.as_ptr(),
-                LOCK.as_ptr(),
-                client.as_ptr(),
-                cookie.as_ptr(),
-            )
-        })
-        .map(|_| ())
+        self.call(object, &Request::break_lock(holder)?)
     }
 
     fn shut_out(&self, address: &str) -> Result<(), Errno> {

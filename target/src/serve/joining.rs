@@ -14,7 +14,7 @@ use api::socket::is_served;
 use api::standby::{self, Excuse};
 use dedup::ErrorKind;
 use futures_util::future::select_all;
-use meta::Ahead;
+use meta::{Ahead, PoolDir};
 use subsystem::errors::Failure;
 use subsystem::limits::Limits;
 use subsystem::target::Pool;
@@ -68,10 +68,9 @@ impl Standby<'_> {
         loop {
             let step = async {
                 match watch.look().await {
-                    Ok(Verdict::Make) if !self.request.makes_pool() => Err(Failure::new(
-                        ErrorKind::NotFound,
-                        "no node has made the pool: name the right drives with --drive, or let this node make it with --create SIZE",
-                    )),
+                    Ok(Verdict::Make) if !self.request.makes_pool() => {
+                        Err(not_made(&self.request.dir))
+                    }
                     Ok(Verdict::Make) => {
                         answers.end().await;
                         self.make().await
@@ -233,6 +232,19 @@ impl Standby<'_> {
 async fn made_by(preparing: Option<Preparing>) -> Result<Option<Ahead>, Failure> {
     let ended = tokio::task::spawn_blocking(|| preparing.and_then(Preparing::end)).await;
     ended.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))
+}
+
+/// Why a pool that no node has made is not made here.
+fn not_made(dir: &Path) -> Failure {
+    let remedy = match PoolDir::exists(dir) {
+        true => format!(
+            "no drive that is named has the pool of the folder '{dir}': name its drives with --drive; if that pool was given up, \
+             remove the folder, or name another one with --pool",
+            dir = dir.display()
+        ),
+        false => "no node has made the pool: name the right drives with --drive, or let this node make it with --create SIZE".to_owned(),
+    };
+    Failure::new(ErrorKind::NotFound, remedy)
 }
 
 /// Who has the pool, for people.

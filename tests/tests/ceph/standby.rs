@@ -312,6 +312,39 @@ fn a_cluster_that_stands_still_takes_the_pool_from_nobody_and_costs_hosts_no_com
 }
 
 #[test]
+fn a_full_cluster_takes_the_pool_from_nobody_and_the_pool_is_moved_and_its_nodes_stop() {
+    let Some((ceph, _alone)) = whole_cluster() else {
+        return;
+    };
+    let offered = Offered::new(ceph, "filled", [50, 51]);
+    let [owner, standby] = [0, 1].map(|at| offered.start(at));
+    let serve = |wanted: [(u64, bool); 2]| {
+        wait_for("who serves", PATIENCE, || {
+            (nodes(&offered.drive) == wanted).then_some(())
+        });
+    };
+    serve([(0, true), (1, false)]);
+    owner.logs("other nodes offer the pool", PATIENCE);
+    ceph.set_full(true);
+    // Longer than two leases. How long the cluster is full is what the story is about.
+    thread::sleep(Duration::from_secs(4));
+    assert_eq!(nodes(&offered.drive), [(0, true), (1, false)]);
+    for (node, words) in [(&owner, "not renewed"), (&standby, "takes it over")] {
+        assert!(!node.log().contains(words), "{}", node.log());
+    }
+    let moved = onefold(&["pool", "move", "--pool", text(&offered.pools[0])]);
+    assert!(moved.status.success(), "{}", text_of(&moved));
+    serve([(0, false), (1, true)]);
+    // An owner gives its lease back before it ends.
+    assert!(standby.stop().success());
+    wait_for("the first node", PATIENCE, || {
+        (nodes(&offered.drive) == [(0, true)]).then_some(())
+    });
+    ceph.set_full(false);
+    assert!(owner.stop().success());
+}
+
+#[test]
 fn a_standby_takes_a_pool_over_that_got_a_drive_meanwhile() {
     let Some((ceph, _beside)) = cluster() else {
         return;
