@@ -91,8 +91,8 @@ fn is_plain(c: &char) -> bool {
 }
 
 /// When a process was started, if it is there and is no zombie.
-fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn started(process: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name before may have anything in it, also brackets and spaces.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
@@ -120,7 +120,8 @@ impl Process {
             },
             world: format!("{}/{}", plain(&boot), plain(&namespace.to_string_lossy())),
             pid: std::process::id(),
-            started: started(std::process::id()).unwrap_or(0),
+            // What /proc/PID is depends on who mounted it: a process of a container may see that of the machine.
+            started: started("self").unwrap_or(0),
         }
     }
 
@@ -151,7 +152,7 @@ impl Process {
         if self.world != own.world || self.world.starts_with('/') {
             return Seen::Unknown;
         }
-        match started(self.pid) == Some(self.started) {
+        match started(&self.pid.to_string()) == Some(self.started) {
             true => Seen::Alive,
             false => Seen::Gone,
         }
@@ -237,7 +238,7 @@ mod tests {
         let parent = std::os::unix::process::parent_id();
         let parent = Process {
             pid: parent,
-            started: started(parent).expect("it waits for this one"),
+            started: started(&parent.to_string()).expect("it waits for this one"),
             ..Process::own()
         };
         assert_eq!(parent.seen(), Seen::Alive);

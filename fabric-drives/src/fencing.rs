@@ -21,12 +21,10 @@
 //! Guarantees: a fence that succeeded settled all that was in doubt when it began; while it is under way no reactor
 //! writes by an old association; a reservation that another owner or another opening took is never taken back silently.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use drives::{DriveError, ErrorKind};
-use futures_util::future::select;
 use initiator::{Error, Namespace};
 use nvme::Status;
 use nvme::reservation::{
@@ -115,10 +113,7 @@ impl Shared {
             self.wait_until(self.process_began() + settled).await;
         }
         self.set_key(key);
-        let before = self.state().owner.replace(owner);
-        if key != 0 && before.is_none() {
-            self.watch();
-        }
+        self.state().owner = Some(owner);
         Ok(())
     }
 
@@ -136,26 +131,18 @@ impl Shared {
         Ok(elsewhere.map(|one| Uuid::from_bytes(one.host)))
     }
 
-    /// Looks from time to time whether another opening has taken the namespace: an owner that only reads, or does nothing, would
-    /// not hear of it. Ends with the drive, or with this reactor.
-    fn watch(self: &Arc<Self>) {
-        let (drive, closed, pause) = (Arc::downgrade(self), self.closed.wait(), self.limits.look);
-        let looking = async move {
-            loop {
-                reactor::sleep(pause).await;
-                let Some(shared) = drive.upgrade() else {
-                    return;
-                };
-                if let Ok(link) = link::of(&shared) {
-                    link.look_for_successor(&shared).await;
-                }
-            }
-        };
-        // A look that is under way does not keep the namespace from being opened again.
-        let until_closed = async move {
-            select(pin!(closed), pin!(looking)).await;
-        };
-        reactor::spawn(until_closed).detach();
+    /// Whether it is time to look if another opening has taken the namespace: an owner that only reads, or does nothing, would not hear of
+    /// it. All reactors that use the drive ask, and one of them is told to.
+    pub(crate) fn may_look(&self) -> bool {
+        let mut state = self.state();
+        let now = reactor::now();
+        let pause = self.limits.look;
+        let is_time = |at: Instant| now.saturating_duration_since(at) > pause - pause / 4;
+        let may = state.key != 0 && state.looked_at.is_none_or(is_time);
+        if may {
+            state.looked_at = Some(now);
+        }
+        may
     }
 
     /// Proves that what was in doubt when this began cannot happen any more.

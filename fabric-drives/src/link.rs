@@ -5,11 +5,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use drives::{DriveError, ErrorKind};
+use futures_util::future::select;
 use reactor::BufferPool;
 use reactor::sync::Semaphore;
 
@@ -100,6 +102,7 @@ pub(crate) fn of(shared: &Arc<Shared>) -> Result<Rc<Link>, DriveError> {
         buffers,
     });
     LINKS.with_borrow_mut(|links| links.insert(shared.number, link.clone()));
+    look_for_successors(shared);
     shared.add_user(&link.dirt);
     let entry = Entry {
         number: shared.number,
@@ -119,6 +122,34 @@ pub(crate) fn of(shared: &Arc<Shared>) -> Result<Rc<Link>, DriveError> {
     })
     .detach();
     Ok(link)
+}
+
+/// Looks from time to time whether another opening has the drive. Ends with the drive, or with this reactor: each reactor that uses the drive
+/// does it, because any of them may end first.
+fn look_for_successors(shared: &Arc<Shared>) {
+    let (drive, closed, pause) = (
+        Arc::downgrade(shared),
+        shared.closed.wait(),
+        shared.limits.look,
+    );
+    let looking = async move {
+        loop {
+            reactor::sleep(pause).await;
+            let Some(shared) = drive.upgrade() else {
+                return;
+            };
+            if shared.may_look()
+                && let Ok(link) = of(&shared)
+            {
+                link.look_for_successor(&shared).await;
+            }
+        }
+    };
+    // A look that is under way does not keep the namespace from being opened again.
+    let until_closed = async move {
+        select(pin!(closed), pin!(looking)).await;
+    };
+    reactor::spawn(until_closed).detach();
 }
 
 /// A link among those of its reactor. Dropped when the drive is, or with all tasks when the reactor ends.

@@ -122,6 +122,8 @@ pub(crate) struct State {
     pub(crate) own_keys: Vec<u64>,
     /// Another opening by the owner has it.
     is_taken_over: bool,
+    /// When it was looked whether another opening has the drive.
+    pub(crate) looked_at: Option<Instant>,
     /// When the last association was lost whose commands may still happen.
     pub(crate) lost_at: Option<Instant>,
     /// Why the next flush has to fail.
@@ -199,6 +201,7 @@ impl Shared {
                 key: 0,
                 own_keys: Vec::new(),
                 is_taken_over: false,
+                looked_at: None,
                 lost_at: None,
                 unflushed_loss: None,
                 users: Vec::new(),

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use api::drives::{AddDrive, DriveChange};
 use dedup::{Engine, ErrorKind, Redundancy};
-use drives::BLOCK_BYTES;
 use fabric_drives::Claim;
 use futures_util::lock::Mutex;
 use meta::{DriveSpec, Opening, PoolDir, SHARED_KEY, SpareSpec, is_remote_drive};
@@ -16,12 +15,9 @@ use subsystem::errors::Failure;
 
 use crate::errors::{of_drive, of_meta};
 use crate::known_drive::KnownDrive;
-use crate::new_drive::{MadeFiles, NewDrive, check_one_home, label_of, open_named};
+use crate::new_drive::{MadeFiles, NewDrive, check_one_home, check_size, label_of, open_named};
 use crate::opened_drive::OpenedDrive;
 use crate::pool::{LABEL_BUFFER_BYTES, Serving, canonical, own_drives};
-
-/// Bytes of a drive of a pool that nodes share, at least: smaller ones hold no metadata.
-const SHARED_DRIVE_BYTES_MIN: u64 = 1 << 30;
 
 /// Adds a drive to a pool in service: a file or a block device that holds nothing yet, or whatever it holds
 /// if that is forced. Blocks for some moments: not for a reactor that serves hosts.
@@ -161,14 +157,7 @@ async fn check_new(
     }
     let (mut spec, drive) = open_named(path, add.size_bytes, None, needed).await?;
     check_not_own_volume(engine, &drive)?;
-    let bytes = drive.drive().blocks() * BLOCK_BYTES as u64;
-    if is_shared(engine) && bytes < SHARED_DRIVE_BYTES_MIN {
-        return Err(Failure::invalid(format!(
-            "other nodes may take the pool over (--join), and its drives need 1 GiB or more, so that they hold the pool's metadata too: \
-             '{}' has {bytes} bytes; name a larger one",
-            path.display()
-        )));
-    }
+    check_size(is_shared(engine), path, drive.drive().blocks())?;
     spec.domain.clone_from(&add.domain);
     let mut made = MadeFiles::default();
     made.note(&drive, &spec.path);

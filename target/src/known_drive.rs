@@ -62,6 +62,15 @@ impl KnownDrive {
             .await
             .map_err(of_drive)?;
         self.verify(&drive, buffers).await?;
+        // A claim takes the drive from an earlier opening on this machine. One that lives, perhaps with a newer folder, keeps it.
+        if claim == Claim::Again
+            && let Some(server) = drive.server_elsewhere().await
+        {
+            return Err(Failure::unavailable(format!(
+                "drive '{}': {server}",
+                self.path.display()
+            )));
+        }
         let claimed = drive.claim(self.label.pool, claim).await;
         claimed.map_err(of_drive)?;
         Ok((self, drive))

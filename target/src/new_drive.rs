@@ -160,6 +160,28 @@ fn how_to_wipe(path: &Path) -> String {
     }
 }
 
+/// Bytes of a drive of a pool that nodes share, at least: smaller ones hold no metadata.
+const SHARED_DRIVE_BYTES_MIN: u64 = 1 << 30;
+
+/// Refuses a drive with so many blocks that is too small for a pool that other nodes may take over, if it is one.
+pub(crate) fn check_size(is_shared: bool, path: &Path, blocks: u64) -> Result<(), Failure> {
+    let bytes = blocks * BLOCK_BYTES as u64;
+    if !is_shared || bytes >= SHARED_DRIVE_BYTES_MIN {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "other nodes may take the pool over (--join), and its drives need 1 GiB or more, so that they hold the pool's metadata too: \
+         '{}' has {bytes} bytes; name a larger one",
+        path.display()
+    )))
+}
+
+/// The same of all drives of a new pool.
+pub(crate) fn check_specs(is_shared: bool, specs: &[DriveSpec]) -> Result<(), Failure> {
+    let mut specs = specs.iter();
+    specs.try_for_each(|it| check_size(is_shared, &it.path, it.blocks + it.metadata_blocks))
+}
+
 /// Why a drive with a pool that another node serves cannot belong to a new one.
 fn served(name: &str, holds: &str, machine: &str) -> String {
     format!(

@@ -245,19 +245,29 @@ impl OpenedDrive {
         }
     }
 
-    /// Who uses it at this moment, as far as is known, for people: a node that offers its pool, or another machine that has it reserved.
-    pub(crate) async fn user_elsewhere(&self) -> Option<String> {
+    /// Another process that serves a pool with it, as its node table says, for people.
+    pub(crate) async fn server_elsewhere(&self) -> Option<String> {
         let Self::Remote(drive) = self else {
             return None;
         };
-        if let Ok(address) = drive.name().parse::<RemoteAddress>()
-            && let Ok(Some(machine)) = fabric_drives::owner_at(address, node_options()).await
-        {
-            return Some(format!(
-                "the machine '{machine}' serves a pool with it now: stop that node first; to let this machine offer that pool too, start \
-                 it with --join"
-            ));
+        let address = drive.name().parse::<RemoteAddress>().ok()?;
+        let machine = fabric_drives::owner_at(address, node_options())
+            .await
+            .ok()??;
+        Some(format!(
+            "the machine '{machine}' serves a pool with it now: stop that node first; to let this machine offer that pool too, start \
+             it with --join"
+        ))
+    }
+
+    /// Who uses it at this moment, as far as is known, for people: a node that offers its pool, or another machine that has it reserved.
+    pub(crate) async fn user_elsewhere(&self) -> Option<String> {
+        if let Some(server) = self.server_elsewhere().await {
+            return Some(server);
         }
+        let Self::Remote(drive) = self else {
+            return None;
+        };
         let host = drive.holder_elsewhere().await.ok()??;
         Some(format!(
             "another machine has reserved it (host {host}), and may serve a pool with it: stop that one first; if it is gone for good, \

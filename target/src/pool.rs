@@ -33,7 +33,9 @@ use crate::errors::{of_drive, of_meta};
 use crate::known_drive::KnownDrive;
 use crate::labels;
 use crate::metadata::{AreaOfDrive, PoolMetadata};
-use crate::new_drive::{MadeFiles, NewDrive, check_one_home, label_of, open_named, usable_size};
+use crate::new_drive::{
+    MadeFiles, NewDrive, check_one_home, check_specs, label_of, open_named, usable_size,
+};
 use crate::opened_drive::{ClaimedDrives, OpenedDrive, is_in_cluster};
 use crate::options::{DriveArg, VolumeArg, drive_path};
 
@@ -645,6 +647,7 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     check_forced(request)?;
     let mut made = MadeFiles::default();
     let (specs, named) = plan_drives(request, file_bytes, &mut made).await?;
+    check_specs(request.shared.is_some(), &specs)?;
     let drives: Vec<_> = specs
         .iter()
         .map(|drive| (drive.blocks, drive.domain.clone()))

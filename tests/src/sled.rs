@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,6 +17,8 @@ pub struct Sled {
     arguments: Vec<String>,
     /// Its first drive, as pools name it.
     pub drive: String,
+    /// The folder with the reservations of its drives.
+    pub reservations: PathBuf,
     target: String,
 }
 
@@ -70,6 +72,7 @@ impl Sled {
             namespace: namespace.map(str::to_owned),
             arguments,
             drive: format!("{target}#1"),
+            reservations: reservations.into(),
             target,
         };
         sled.start();

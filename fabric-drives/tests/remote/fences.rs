@@ -269,6 +269,28 @@ fn an_owner_that_does_nothing_hears_that_its_namespace_was_moved() {
 }
 
 #[test]
+fn an_owner_whose_first_reactor_has_ended_hears_of_it_too() {
+    let sled = Sled::start(4096);
+    story(async || {
+        let told = Told::default();
+        let first = Arc::new(open_on(&sled, &told, "a", 1).await);
+        // A node claims the drives of a pool before it has the reactors that serve it.
+        let early = reactor::start(reactor::Config::default()).expect("a reactor");
+        let claiming = first.clone();
+        let claimed = early
+            .handle()
+            .spawn(move || async move { claiming.claim(OWNER, Claim::First).await });
+        claimed.await.expect("it runs").expect("free");
+        drop(early);
+        let second = open_on(&sled, &Told::default(), "b", 2).await;
+        second.claim(OWNER, Claim::Moved).await.expect("by force");
+        while told.times() == 0 {
+            reactor::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
 fn an_opening_that_was_away_while_another_one_had_its_namespace_does_not_take_it_back() {
     for (has_doubts, is_there) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut sled = Sled::start(4096);

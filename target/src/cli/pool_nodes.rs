@@ -154,7 +154,7 @@ pub(super) fn meeting_at<'a>(
             return Err(Failure::new(
                 ErrorKind::NotFound,
                 format!(
-                    "there is no pool in '{}': name a drive, such as rados:POOL or nvme+tcp://SLED:4420/NQN#NSID, or the folder with --pool",
+                    "there is no pool in '{}' (a standby makes it when it takes the pool): name a drive, such as rados:POOL or nvme+tcp://SLED:4420/NQN#NSID, or the folder with --pool",
                     pool.display()
                 ),
             ));

@@ -447,6 +447,24 @@ fn a_drive_of_a_pool_that_another_machine_serves_is_not_overwritten_by_force() {
     }
     assert_eq!(offered.nodes().len(), 1);
     assert!(owner.stop().success());
+    // A folder of before takes nothing from the node that has the pool now, also if both are on one machine.
+    let copy = folder.path().join("copy");
+    let copied = std::process::Command::new("cp")
+        .args(["-r", text(&offered.pools[0]), text(&copy)])
+        .status();
+    assert!(copied.expect("cp").success());
+    let owner = offered.start(0);
+    let reserved = || std::fs::read_dir(&offered.sleds[0].reservations).expect("a folder");
+    let held = |file: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read(file.expect("an entry").path()).expect("a reservation")
+    };
+    let before: Vec<_> = reserved().map(held).collect();
+    let refused = onefold(&["serve", "--pool", text(&copy), "--listen", &listen]);
+    let said = text_of(&refused);
+    assert_eq!(refused.status.code(), Some(69), "{said}");
+    assert!(said.contains("serves a pool with it now"), "{said}");
+    assert_eq!(reserved().map(held).collect::<Vec<_>>(), before);
+    assert!(owner.stop().success());
     assert_consistent(&offered.pools[0]);
 }
 
