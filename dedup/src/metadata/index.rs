@@ -97,22 +97,24 @@ struct Shard {
     used: usize,
 }
 
-/// A shard, and where its buckets are: who only asks the processor for one needs no lock. One cache line.
+/// A shard, and where its buckets are: who only asks the processor for one needs no lock. Two cache lines.
 #[repr(C, align(64))]
 struct LockedShard {
-    /// Address and number of the buckets, now or a moment ago.
+    /// Addresses and number of the buckets, now or a moment ago.
     buckets_at: AtomicUsize,
+    passed_at: AtomicUsize,
     buckets: AtomicUsize,
     shard: Mutex<Shard>,
 }
 
-const _: () = assert!(size_of::<LockedShard>() == 64);
+const _: () = assert!(size_of::<LockedShard>() == 128);
 
 impl LockedShard {
     fn new() -> Self {
         let shard = Shard::new();
         Self {
             buckets_at: AtomicUsize::new(shard.buckets.as_ptr().addr()),
+            passed_at: AtomicUsize::new(shard.passed.as_ptr().addr()),
             buckets: AtomicUsize::new(shard.buckets.len()),
             shard: Mutex::new(shard),
         }
@@ -122,15 +124,26 @@ impl LockedShard {
     fn note(&self, shard: &Shard) {
         self.buckets_at
             .store(shard.buckets.as_ptr().addr(), Ordering::Relaxed);
+        self.passed_at
+            .store(shard.passed.as_ptr().addr(), Ordering::Relaxed);
         self.buckets.store(shard.buckets.len(), Ordering::Relaxed);
+    }
+
+    /// Asks for the shard itself.
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.buckets_at);
+        prefetch_at(std::ptr::from_ref(self).addr() + 64);
     }
 
     /// Asks for the bucket where the look-up of a tag begins.
     #[inline]
-    fn prefetch(&self, tag: u64) {
+    fn prefetch_bucket(&self, tag: u64) {
         let bucket = home(tag, self.buckets.load(Ordering::Relaxed));
-        let at = self.buckets_at.load(Ordering::Relaxed);
-        prefetch_at(at.wrapping_add(bucket * size_of::<Bucket>()));
+        let buckets = self.buckets_at.load(Ordering::Relaxed);
+        prefetch_at(buckets.wrapping_add(bucket * size_of::<Bucket>()));
+        let passed = self.passed_at.load(Ordering::Relaxed);
+        prefetch_at(passed.wrapping_add(bucket));
     }
 }
 
@@ -396,23 +409,26 @@ impl Index {
     ) {
         // A lock waits for all that was asked for before it: shards come first, all at the same time.
         for fingerprint in wanted.clone() {
-            prefetch(self.shard(Hash::new(fingerprint)));
+            self.shard(Hash::new(fingerprint)).prefetch();
         }
         for fingerprint in wanted.clone() {
             let hash = Hash::new(fingerprint);
-            self.shard(hash).prefetch(hash.tag);
+            self.shard(hash).prefetch_bucket(hash.tag);
         }
         for pba in leaving.clone() {
             blocks.prefetch(pba);
         }
         for fingerprint in wanted {
-            let place = self.at(fingerprint);
-            let bucket = place.shard.home(place.hash.tag);
-            prefetch(&place.shard.passed[bucket]);
-            for entry in place.shard.buckets[bucket].0 {
-                if entry >> NUMBER_BITS == place.hash.tag && entry != 0 {
+            let Place { shard, hash, .. } = self.at(fingerprint);
+            let bucket = shard.home(hash.tag);
+            for entry in shard.buckets[bucket].0 {
+                if entry >> NUMBER_BITS == hash.tag && entry != 0 {
                     blocks.prefetch(number_to_pba(&self.drives, entry));
                 }
+            }
+            // Some entries of it may lie in the next one.
+            if shard.passed[bucket] > 0 {
+                prefetch(&shard.buckets[shard.after(bucket)]);
             }
         }
         let hashes = leaving.filter_map(|pba| {
@@ -421,10 +437,10 @@ impl Index {
             leaves.then(|| Hash::new(&info.fingerprint))
         });
         for hash in hashes.clone() {
-            prefetch(self.shard(hash));
+            self.shard(hash).prefetch();
         }
         for hash in hashes {
-            self.shard(hash).prefetch(hash.tag);
+            self.shard(hash).prefetch_bucket(hash.tag);
         }
     }
 
