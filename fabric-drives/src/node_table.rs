@@ -5,6 +5,7 @@
 //!   a command without an answer, the next call connects again.
 //! - The target counts a lease from when it got the command. A node that counts from before its call never takes its entry
 //!   for kept when the target does not.
+//! - Only a sled gets the commands of node tables: they are vendor specific, and mean something else elsewhere.
 //! - What the target answers is checked as any bytes from the network are; a description comes whole, and of one revision.
 //! - The drive itself is not opened, read or written, and no reservation is looked at. The same process may open it.
 //! - Calls are served one after the other, in their order.
@@ -18,7 +19,7 @@ use futures_util::stream::{self, StreamExt as _};
 use initiator::Error;
 use nvme::node_table::{
     DESCRIPTION_BYTES_MAX, DRAINED_BYTES_MAX, DescriptionPiece, ENTRIES_BYTES_MAX, ENTRIES_MAX,
-    ENTRY_TEXT_BYTES_MAX, LEASE_MS_MAX, NodeEntries, NodeEntry, SENT_HEADER_BYTES, SentText,
+    ENTRY_TEXT_BYTES_MAX, LEASE_MS_MAX, MODEL, NodeEntries, NodeEntry, SENT_HEADER_BYTES, SentText,
     TableReceive, TableSend,
 };
 use nvme::{Nqn, Status};
@@ -475,6 +476,9 @@ impl NodeTable {
                 }
             },
         };
+        if live.controller.identify().mn != MODEL {
+            return Err(self.has_no_tables("it is no sled of Onefold's"));
+        }
         if live.controller.max_transfer_bytes() < ENTRIES_BYTES_MAX {
             return Err(self.has_no_tables("moves too few bytes by a command"));
         }

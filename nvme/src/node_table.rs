@@ -14,6 +14,9 @@ pub const OPCODE_NODE_TABLE_SEND: u8 = 0xc1;
 /// Node Table Receive: vendor specific, with data to the host.
 pub const OPCODE_NODE_TABLE_RECEIVE: u8 = 0xc2;
 
+/// The model number (MN) of a target with node tables. Another model's commands of these opcodes may do anything.
+pub const MODEL: &str = "Onefold sled";
+
 /// Entries of a table, numbered from 0.
 pub const ENTRIES_MAX: usize = 16;
 /// Bytes of an entry's text at most.

@@ -48,8 +48,5 @@ pub use reserved::ReservationFolder;
 pub use serve::serve_queue;
 pub use target::{Sled, SledConfig};
 
-/// The model number that hosts see.
-pub(crate) const MODEL: &str = "Onefold sled";
-
 /// The firmware revision that hosts see: the program's version.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");

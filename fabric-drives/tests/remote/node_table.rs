@@ -209,6 +209,17 @@ fn a_target_without_node_tables_is_told_with_the_remedy() {
 }
 
 #[test]
+fn a_target_that_is_no_sled_gets_no_vendor_specific_command() {
+    let sled = Sled::start(4096);
+    story(async || {
+        sled.media().controller.mn = "Another".to_owned();
+        let error = table(&sled).look().await.expect_err("it has none");
+        assert!(error.to_string().contains("no sled"), "{error}");
+        assert_eq!(sled.media().count(OPCODE_NODE_TABLE_RECEIVE), 0);
+    });
+}
+
+#[test]
 fn a_target_that_is_gone_is_unreachable_and_used_again_when_it_is_back() {
     let mut sled = Sled::start(4096).with_nodes();
     story(async || {

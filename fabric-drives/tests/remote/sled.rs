@@ -177,6 +177,7 @@ impl Sled {
             iorcsz: 1,
             sgls: 0x0010_0005,
             subnqn: SUBSYSTEM.into(),
+            mn: nvme::node_table::MODEL.into(),
             ..Default::default()
         };
         let media = Media {

@@ -138,7 +138,7 @@ fn controller_page(command: &Command) -> Page {
     };
     let common = IdentifyController {
         sn: sled.serial.clone(),
-        mn: crate::MODEL.to_owned(),
+        mn: nvme::node_table::MODEL.to_owned(),
         fr: crate::VERSION.to_owned(),
         mdts: MDTS,
         cntlid: controller.id,
