@@ -353,7 +353,7 @@ fn a_pool_with_copies_goes_on_while_drives_fail_hang_lie_and_forget() {
             cpus: 2,
             story: "dying_drives",
             arguments: &[&rounds.to_string()],
-            // Alone it takes 7 minutes a round, beside another guest 8.
+            // With one round it takes 7 minutes alone on two cores, and 9 beside another guest.
             limit_seconds: 360 + 360 * rounds,
             files: &files,
         };
