@@ -2,11 +2,15 @@
 //!
 //! Guarantee: what cannot be understood is refused as an [`ErrorBody`](crate::errors::ErrorBody), like everything else.
 
+use std::fmt::{self, Formatter};
+use std::marker::PhantomData;
+
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::{Json, extract};
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use subsystem::errors::Failure;
@@ -27,6 +31,35 @@ pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
+}
+
+/// A field of a body that is an object or `null`. Serde would take an array for a structure here too.
+pub(crate) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    struct Object<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_none<E>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, object: D) -> Result<Option<T>, D::Error> {
+            object.deserialize_map(self)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Option<T>, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+
+    deserializer.deserialize_option(Object(PhantomData))
 }
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
@@ -124,6 +157,27 @@ mod tests {
         let status = answer.status();
         let text = to_bytes(answer.into_body(), 4096).await.unwrap();
         (status, String::from_utf8(text.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn a_structure_in_a_body_is_an_object_or_null() {
+        #[derive(Deserialize)]
+        struct Said {
+            #[serde(default, deserialize_with = "object")]
+            rate: Option<Rate>,
+        }
+        for (text, wanted) in [
+            ("{}", Some(None)),
+            ("{\"rate\": null}", Some(None)),
+            ("{\"rate\": {\"rate\": 7}}", Some(Some(7))),
+            ("{\"rate\": [7]}", None),
+            ("{\"rate\": []}", None),
+            ("{\"rate\": {\"pace\": 7}}", None),
+        ] {
+            let said = serde_json::from_str::<Said>(text).ok();
+            let rate = said.map(|said| said.rate.map(|rate| rate.rate));
+            assert_eq!(rate, wanted, "{text}");
+        }
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@ use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
-use crate::extract::Body;
+use crate::extract::{Body, object};
 use crate::reliability::{Reliability, ReliabilityGoal, SetReliability};
 use crate::server::{ApiState, check_absolute};
 use crate::settings;
@@ -39,7 +39,11 @@ pub struct SetPool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redundancy: Option<Redundancy>,
     /// How rarely it is to lose data, and what is known of its drives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "object",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub reliability: Option<SetReliability>,
 }
 
