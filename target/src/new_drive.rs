@@ -333,4 +333,17 @@ mod tests {
             assert!(told.contains(word), "{told}");
         }
     }
+
+    #[test]
+    fn drives_of_a_pool_that_nodes_share_have_room_for_its_metadata() {
+        let specs = [1 << 20, 1 << 17].map(|blocks| DriveSpec {
+            metadata_blocks: 1 << 17,
+            ..DriveSpec::new("sled", blocks)
+        });
+        assert!(check_specs(true, &specs).is_ok(), "1 GiB with its metadata");
+        let small = [specs[0].clone(), DriveSpec::new("small", (1 << 18) - 1)];
+        let refused = check_specs(true, &small).expect_err("no room for metadata");
+        assert!(refused.message.contains("'small'"), "{}", refused.message);
+        assert!(check_specs(false, &small).is_ok());
+    }
 }
