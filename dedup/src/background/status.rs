@@ -284,6 +284,11 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
     let folder = lock(&shared.folder).clone();
     let fill_warnings = shared.fill_warnings();
     let grain = SUB_BLOCK_BYTES as u64;
+    // These take longer than hosts' writes should wait.
+    let (indexed, hashed) = {
+        let state = shared.state.share();
+        (state.index.len(), state.index.hashed())
+    };
     let state = lock(&shared.state);
     let volumes = state
         .volumes
@@ -320,10 +325,10 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
         compressed_bytes: fragments * grain,
         packed_bytes: packs * grain,
         fingerprint: shared.domains.function(),
-        indexed_blocks: state.index.len() as u64,
+        indexed_blocks: indexed,
         index_bytes: state.index.memory_bytes(),
         index_bytes_max: state.index.bytes_max(),
-        unindexed_blocks: state.on_disk_index.unindexed(state.index.len()),
+        unindexed_blocks: hashed.saturating_sub(indexed),
         hint_lookups: state.on_disk_index.asked,
         hint_hits: state.on_disk_index.answered,
         metadata_cache_bytes: state.resident.limit(),

@@ -28,9 +28,7 @@ pub(crate) async fn reclaim_space(shared: &Arc<Shared>) -> bool {
     if flush_and_note(shared).await.is_err() {
         return false;
     }
-    let state = lock(&shared.state);
-    let durable = state.durable;
-    state.space().release(durable);
-    state.space().skip_discards();
+    shared.release_freed();
+    shared.state.share().space().skip_discards();
     true
 }

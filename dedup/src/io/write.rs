@@ -595,7 +595,7 @@ impl Batch {
                 state.abandon(pba, self.writing);
             }
             self.in_doubt.clear();
-            state.space().release(state.durable);
+            state.release();
             self.flight.take().and_then(|flight| state.land(flight))
         };
         self.leave_gate();

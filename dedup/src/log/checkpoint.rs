@@ -114,6 +114,7 @@ fn store_some(shared: &Shared, reader: &mut JournalReader, upto: u64) -> Result<
         state.set_durable(last);
         state.resident.set_stored(last);
     }
+    shared.release_freed();
     shared.durable.reach(last);
     evict(shared);
     let released = {

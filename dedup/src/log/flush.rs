@@ -176,6 +176,7 @@ fn sync_journal(shared: &Shared, held: OwnedMutexGuard<()>, flushed: &Flushed) -
             // Blocks that later changes freed are not used again before the journal says that those are durable.
             state.set_durable(flushed.noted);
         }
+        shared.release_freed();
         shared.rounds.end();
         shared.durable.reach(flushed.upto);
     }

@@ -21,7 +21,7 @@ use meta::{Fingerprint, Pba};
 use reactor::prefetch;
 
 use crate::sync::wait::lock;
-use rows::{Directory, FOLDER_ROW_PAGES, Folder, Row, RowPage};
+use rows::{Directory, FOLDER_ROW_PAGES, Folder, Row, RowPage, Rows};
 
 /// Addresses of a row page: those of four packs, at least of one. Small in tests: small drives have several.
 pub(crate) const ROW_PAGE: u64 = if cfg!(test) { 16 } else { 64 };
@@ -51,7 +51,7 @@ const UNUSED: BlockInfo = BlockInfo {
 };
 
 /// Memory of a row page.
-pub(crate) const ROW_PAGE_BYTES: u64 = size_of::<RowPage>() as u64;
+pub(crate) const ROW_PAGE_BYTES: u64 = size_of::<Rows>() as u64;
 
 /// Row pages that are being read from the store.
 struct Load {
@@ -238,34 +238,51 @@ impl BlockTable {
         self.tables.get(table)?.get(folder)
     }
 
+    /// The row page of an address; it may not be in memory.
     #[inline]
     fn page(&self, pba: Pba) -> Option<&RowPage> {
         let (_, _, at, _) = place(pba);
-        Some(self.folder(pba)?.pages[at].get()?)
+        Some(&self.folder(pba)?.pages[at])
     }
 
-    /// The row page of an address, which must be here and exist on its drive (checked where numbers come in).
+    /// The rows of the row page of an address, if it is in memory.
     #[inline]
-    fn page_or_new(&self, pba: Pba) -> &RowPage {
+    fn rows(&self, pba: Pba) -> Option<&[Row; ROW_PAGE as usize]> {
+        self.page(pba)?.rows()
+    }
+
+    /// The row page of an address, which must be here and exist on its drive (checked where numbers come in), and the row in it.
+    #[inline]
+    fn place_or_new(&self, pba: Pba) -> (&RowPage, &Row) {
         debug_assert!(
             self.is_resident(pba) || panicking(),
             "block {pba} is in the store only"
         );
-        let (table, folder, at, _) = place(pba);
-        let folder = self.tables[table].get_or_new(folder);
-        folder.touch(at);
-        let (page, is_new) = folder.page_or_new(at);
+        let (table, folder, at, row) = place(pba);
+        let page = &self.tables[table].get_or_new(folder).pages[at];
+        page.touch();
+        let (rows, is_new) = page.rows_or_new();
         if is_new {
-            let mut came = lock(&self.came);
-            came.push(row_page_of(pba));
-            self.came_count.store(came.len(), Ordering::Relaxed);
+            self.note_came(pba);
         }
-        page
+        (page, &rows[row])
+    }
+
+    #[cold]
+    fn note_came(&self, pba: Pba) {
+        let mut came = lock(&self.came);
+        came.push(row_page_of(pba));
+        self.came_count.store(came.len(), Ordering::Relaxed);
     }
 
     #[inline]
     fn row(&self, pba: Pba) -> &Row {
-        &self.page_or_new(pba).rows[row_of(pba)]
+        self.place_or_new(pba).1
+    }
+
+    #[inline]
+    fn page_or_new(&self, pba: Pba) -> &RowPage {
+        self.place_or_new(pba).0
     }
 
     /// What is known of a content that is here; an unused address has no references.
@@ -275,8 +292,8 @@ impl BlockTable {
             self.is_resident(pba) || panicking(),
             "block {pba} is in the store only"
         );
-        self.page(pba)
-            .map_or(UNUSED, |page| page.rows[row_of(pba)].get())
+        self.rows(pba)
+            .map_or(UNUSED, |rows| rows[row_of(pba)].get())
     }
 
     /// What is known of a content; `None`: the store knows.
@@ -285,12 +302,19 @@ impl BlockTable {
         self.is_resident(pba).then(|| self.get(pba))
     }
 
+    /// Asks for where the row page of an address is, to be [asked for](Self::prefetch) soon.
+    #[inline]
+    pub(crate) fn prefetch_page(&self, pba: Pba) {
+        if let Some(page) = self.page(pba) {
+            prefetch(page);
+        }
+    }
+
     /// Asks for what there is of an address, to be used soon.
     #[inline]
     pub(crate) fn prefetch(&self, pba: Pba) {
-        if let Some(page) = self.page(pba) {
-            prefetch(&page.held);
-            prefetch(&page.rows[row_of(pba)]);
+        if let Some(rows) = self.rows(pba) {
+            rows[row_of(pba)].prefetch();
         }
     }
 
@@ -312,23 +336,34 @@ impl BlockTable {
     /// A command allocated a block, and holds one reference of it.
     pub(crate) fn create(&self, pba: Pba, info: BlockInfo) {
         debug_assert!(info.references & !IN_FLIGHT == 1);
-        let page = self.page_or_new(pba);
+        let (page, row) = self.place_or_new(pba);
         page.hold();
-        page.rows[row_of(pba)].set(info);
+        row.set(info);
     }
 
     /// A command takes one reference more, and holds it.
     pub(crate) fn take(&self, pba: Pba) {
-        let page = self.page_or_new(pba);
+        let (page, row) = self.place_or_new(pba);
         page.hold();
-        page.rows[row_of(pba)].gain();
+        row.gain();
     }
 
-    /// A reference that a command holds passes to a mapping that record `sequence` tells of.
-    pub(crate) fn pass_on(&self, pba: Pba, sequence: u64) {
-        let page = self.page_or_new(pba);
-        page.change(sequence);
-        page.let_go(1);
+    /// References that a command holds of these addresses pass to mappings that record `sequence` tells of. Addresses of one row page
+    /// that follow each other, as those of new blocks do, are looked for once.
+    pub(crate) fn pass_on(&self, addresses: impl Iterator<Item = Pba>, sequence: u64) {
+        let pass_on = |(first, count): (Pba, u32)| {
+            let page = self.page_or_new(first);
+            page.change(sequence);
+            page.let_go(count);
+        };
+        let mut run: Option<(Pba, u32)> = None;
+        for pba in addresses {
+            match &mut run {
+                Some((first, count)) if row_page_of(*first) == row_page_of(pba) => *count += 1,
+                _ => run.replace((pba, 1)).into_iter().for_each(pass_on),
+            }
+        }
+        run.into_iter().for_each(pass_on);
     }
 
     /// A command gives back so many references that it holds; they are still counted.
@@ -362,7 +397,7 @@ impl BlockTable {
     /// Keeps the row page of an address in memory until [`unpin`](Self::unpin); false if it takes none.
     pub(crate) fn pin(&self, pba: Pba) -> bool {
         debug_assert!(self.is_resident(pba));
-        let is_there = self.page(pba).is_some();
+        let is_there = self.rows(pba).is_some();
         if is_there {
             self.page_or_new(pba).hold();
         }
@@ -466,11 +501,12 @@ impl BlockTable {
         let Some(folder) = table.get_mut(number) else {
             return Eviction::Absent;
         };
-        let was_touched = folder.take_touch(at);
-        let Some(page) = folder.pages[at].get_mut() else {
+        let page = &mut folder.pages[at];
+        let was_touched = page.take_touch();
+        let Some(rows) = page.rows() else {
             return Eviction::Absent;
         };
-        let (is_held, is_new) = (*page.held.get_mut() > 0, page.changed() > stored);
+        let (is_held, is_new) = (page.held() > 0, page.changed() > stored);
         #[cfg(test)]
         let is_held = is_held && !crate::ablation::is(crate::ablation::Broken::EvictHeld);
         #[cfg(test)]
@@ -478,10 +514,10 @@ impl BlockTable {
         if was_touched || is_held || is_new {
             return Eviction::Stays;
         }
-        let is_used = page.rows.iter().any(|row| row.references() > 0);
+        let is_used = rows.iter().any(|row| row.references() > 0);
         #[cfg(test)]
-        let infos = page.rows.iter().map(Row::get).collect();
-        folder.pages[at].take();
+        let infos = rows.iter().map(Row::get).collect();
+        page.leave();
         if is_used {
             folder.stored |= 1 << at;
             self.stored_row_pages += 1;
@@ -533,10 +569,10 @@ impl BlockTable {
     ) -> impl Iterator<Item = (Pba, BlockInfo)> {
         let end = first.saturating_add(count);
         self.row_pages_in(table, first, end)
-            .filter_map(|(number, folder, at)| Some((number, folder.pages[at].get()?)))
-            .flat_map(move |(number, page)| {
+            .filter_map(|(number, folder, at)| Some((number, folder.pages[at].rows()?)))
+            .flat_map(move |(number, rows)| {
                 (number..)
-                    .zip(&page.rows)
+                    .zip(rows)
                     .filter(move |(number, row)| {
                         row.references() > 0 && (first..end).contains(number)
                     })
@@ -594,8 +630,7 @@ impl BlockTable {
     pub(crate) fn held(&self) -> u64 {
         let tables = (0..self.tables.len()).flat_map(|table| self.row_pages_in(table, 0, u64::MAX));
         tables
-            .filter_map(|(_, folder, at)| folder.pages[at].get())
-            .map(|page| u64::from(page.held.load(Ordering::Acquire)))
+            .map(|(_, folder, at)| u64::from(folder.pages[at].held()))
             .sum()
     }
 }

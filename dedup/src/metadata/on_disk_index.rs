@@ -16,7 +16,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+#[cfg(test)]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use meta::{Fingerprint, Pba};
 
@@ -95,8 +97,6 @@ pub(crate) struct OnDiskIndex {
     pub(crate) generation: u64,
     /// The store has hints.
     pub(crate) is_stored: bool,
-    /// Contents in use that have a fingerprint.
-    hashed: AtomicU64,
     /// Blocks in use whose content must not be found.
     hidden: Counted<BTreeSet<Pba>>,
     /// So many at most.
@@ -166,7 +166,6 @@ impl OnDiskIndex {
             loaded: Vec::new(),
             generation: 0,
             is_stored,
-            hashed: AtomicU64::new(0),
             hidden: Counted::default(),
             hidden_max: HIDDEN_MAX,
             is_off: false,
@@ -175,25 +174,6 @@ impl OnDiskIndex {
             #[cfg(test)]
             displaced: AtomicU64::new(0),
         }
-    }
-
-    /// So many contents with a fingerprint came into use, or turned out to be.
-    pub(crate) fn came(&self, count: u64) {
-        self.hashed.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// A block with this fingerprint is not in use any more.
-    pub(crate) fn went(&self, pba: Pba, fingerprint: &Fingerprint) {
-        if fingerprint.is_some() {
-            self.hashed.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.show(pba);
-    }
-
-    /// Contents that are not in an index with so many.
-    pub(crate) fn unindexed(&self, indexed: usize) -> u64 {
-        let hashed = self.hashed.load(Ordering::Relaxed);
-        hashed.saturating_sub(indexed as u64)
     }
 
     /// Whether any content waits for its hint.
@@ -403,11 +383,16 @@ impl State {
         match place.find(&self.blocks, fingerprint) {
             Found::Resident(pba) => Sought::Indexed(pba),
             Found::Stored(pba) => Sought::NotResident(pba),
-            Found::Nowhere => self.seek_unindexed(fingerprint, answer),
+            Found::Nowhere => self.seek_unindexed(place, fingerprint, answer),
         }
     }
 
-    fn seek_unindexed(&self, fingerprint: &Fingerprint, answer: Option<Answer>) -> Sought {
+    fn seek_unindexed(
+        &self,
+        place: &Place<'_>,
+        fingerprint: &Fingerprint,
+        answer: Option<Answer>,
+    ) -> Sought {
         let hints = &self.on_disk_index;
         if let Some(waiting) = hints.waiting.of(fingerprint) {
             return match self.blocks.is_resident(waiting.pba) {
@@ -419,7 +404,7 @@ impl State {
             return Sought::Nowhere;
         }
         // Blocks that are not entered may have hints, too.
-        if hints.unindexed(self.index.len()) == 0 && self.deferred.is_none() {
+        if place.is_complete() && self.deferred.is_none() {
             return Sought::Nowhere;
         }
         let is_current = |answer: &Answer| {

@@ -25,6 +25,9 @@ const CURSORS: usize = 8;
 /// took more than it uses.
 const AHEAD_SHARE: u64 = if cfg!(test) { 8 } else { 1024 };
 
+/// Freed blocks that become usable in one go: nobody who wants a block waits for long.
+const RELEASE_MAX: usize = if cfg!(test) { 3 } else { 256 };
+
 /// Freed blocks that wait for a discard at most; beyond, they become free without one (I6).
 const DISCARDS_MAX: usize = 1 << 20;
 
@@ -345,17 +348,16 @@ impl Space {
         self.is_frozen = true;
     }
 
-    /// Lets go what was freed by records up to `durable`.
-    pub(crate) fn release(&mut self, durable: u64) {
+    /// Lets go some of what was freed by records up to `durable`. Returns whether there is more.
+    pub(crate) fn release(&mut self, durable: u64) -> bool {
         if self.is_frozen {
-            return;
+            return false;
         }
-        while let Some((_, pba)) = self
-            .quarantine
-            .front()
-            .copied()
-            .filter(|(sequence, _)| *sequence <= durable)
-        {
+        for _ in 0..RELEASE_MAX {
+            let front = self.quarantine.front().copied();
+            let Some((_, pba)) = front.filter(|(sequence, _)| *sequence <= durable) else {
+                return false;
+            };
             self.quarantine.pop_front();
             if self.discard && self.discards.len() < DISCARDS_MAX {
                 self.discards.push_back(pba);
@@ -363,6 +365,8 @@ impl Space {
                 self.give_back(pba);
             }
         }
+        let next = self.quarantine.front();
+        next.is_some_and(|(sequence, _)| *sequence <= durable)
     }
 
     /// Up to `max` blocks to discard now; pass them to `finish_discards` when that is done.

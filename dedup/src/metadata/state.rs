@@ -448,7 +448,7 @@ impl State {
         };
         self.blocks.create(pba, info);
         if let Some(place) = &mut place {
-            self.on_disk_index.came(1);
+            place.came();
             if !place.insert(pba, known) {
                 self.on_disk_index.wait(pba, fingerprint);
             }
@@ -558,9 +558,10 @@ impl State {
     fn leaves(&self, place: Option<&mut Place<'_>>, pba: Pba, fingerprint: &Fingerprint) {
         if let Some(place) = place {
             place.remove(pba);
+            place.went();
             self.on_disk_index.forget(pba, fingerprint);
         }
-        self.on_disk_index.went(pba, fingerprint);
+        self.on_disk_index.show(pba);
     }
 
     /// A block in use can be found by its content again.
@@ -611,12 +612,12 @@ impl State {
         self.quarantine(freed.as_slice());
     }
 
-    /// A command gives back references that it holds of stable blocks; what is free and durable can be used again.
+    /// A command gives back references that it holds of stable blocks; some of what is free and durable can be used again.
     pub(crate) fn give_back_all(&self, blocks: impl Iterator<Item = Pba>) {
         for pba in blocks {
             self.give_back(pba);
         }
-        self.space().release(self.durable);
+        self.release();
     }
 
     /// An address has one reference less. The last one goes while nobody looks for its content, so who finds it there
@@ -712,10 +713,14 @@ impl State {
             .and_then(|next| Some(next.max(id.checked_add(1)?)));
     }
 
-    /// Everything up to `sequence` survives a power loss from now on.
+    /// Everything up to `sequence` survives a power loss from now on: what was freed before is to be [released](Self::release).
     pub(crate) fn set_durable(&mut self, sequence: u64) {
         self.durable = self.durable.max(sequence);
-        self.space().release(self.durable);
+    }
+
+    /// Some of the blocks that durable records freed can be used again. Returns whether there are more.
+    pub(crate) fn release(&self) -> bool {
+        self.space().release(self.durable)
     }
 
     /// Why the pool takes no changes, if it takes none.

@@ -123,6 +123,11 @@ impl Shared {
         lock(&self.fill_warnings).clone()
     }
 
+    /// Blocks that durable records freed can be used again. Some at a time: nobody waits for all of them.
+    pub(crate) fn release_freed(&self) {
+        while self.state.share().release() {}
+    }
+
     /// Runs something that blocks where the engine was told to.
     pub(crate) async fn block_on<T: Send + 'static>(
         &self,

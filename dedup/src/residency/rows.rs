@@ -285,8 +285,10 @@ pub(crate) async fn enter_group(shared: &Arc<Shared>, first: Pba) -> Result<()> 
             state.packs().add_found(*pba);
             used.insert(pba.container());
         }
-        let hashed = infos.iter().filter(|(_, info)| info.fingerprint.is_some());
-        state.on_disk_index.came(hashed.count() as u64);
+        let fingerprints = infos.iter().map(|(_, info)| &info.fingerprint);
+        for fingerprint in fingerprints.filter(|it| it.is_some()) {
+            state.index.at(fingerprint).came();
+        }
         state.blocks.enter(first, &infos);
         state.space().learn(first, used.into_iter());
         // What is entered below is compared with what is here.

@@ -186,7 +186,7 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
     }
     assert_eq!(mappings.len(), used, "a mapping points to a free block");
     assert!(
-        state.index.len() <= used,
+        state.index.len() <= used as u64,
         "the index knows blocks that are not in use"
     );
     let blocks = in_use.len() as u64;

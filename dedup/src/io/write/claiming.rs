@@ -216,7 +216,7 @@ fn undo_claims(
             pack.take_back();
         }
     }
-    state.space().release(state.durable);
+    state.release();
 }
 
 /// Whether a block is one of these.

@@ -4,10 +4,11 @@
 //! changes while one has it alone (`&mut`).
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::panicking;
 
 use meta::Fingerprint;
+use reactor::prefetch;
 
 use super::{BlockInfo, GROUP, IN_FLIGHT, ROW_PAGE};
 
@@ -74,8 +75,16 @@ impl Row {
     }
 
     /// It is not in flight any more.
+    #[inline]
     pub(super) fn land(&self) {
         self.references.fetch_and(!IN_FLIGHT, Ordering::AcqRel);
+    }
+
+    /// Asks for it; it may lie in two cache lines.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.references);
+        prefetch(&self.fingerprint[1]);
     }
 
     /// It has no references.
@@ -84,21 +93,56 @@ impl Row {
     }
 }
 
+/// The rows of a row page, from the beginning of a cache line on.
+#[repr(align(64))]
+pub(super) struct Rows(pub(super) [Row; ROW_PAGE as usize]);
+
+impl Rows {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| Row::default()))
+    }
+}
+
+/// A row page, if it is in memory, and what is noted of it: beside its address, so that who looks for a row reads one cache line on the
+/// way, and not three.
+#[repr(C, align(32))]
 pub(super) struct RowPage {
+    rows: OnceLock<Box<Rows>>,
     /// The last record that changed it.
     changed: AtomicU64,
     /// References that commands hold and no record tells of, and commands that need it to stay.
-    pub(super) held: AtomicU32,
-    pub(super) rows: [Row; ROW_PAGE as usize],
+    held: AtomicU32,
+    /// It was used since the clock came by.
+    was_touched: AtomicBool,
 }
 
+const _: () = assert!(size_of::<RowPage>() == 32);
+
 impl RowPage {
-    fn new() -> Self {
+    const fn new() -> Self {
         Self {
+            rows: OnceLock::new(),
             changed: AtomicU64::new(0),
             held: AtomicU32::new(0),
-            rows: std::array::from_fn(|_| Row::default()),
+            was_touched: AtomicBool::new(false),
         }
+    }
+
+    /// Its rows, if it is in memory.
+    #[inline]
+    pub(super) fn rows(&self) -> Option<&[Row; ROW_PAGE as usize]> {
+        Some(&self.rows.get()?.0)
+    }
+
+    /// Its rows, and whether they are new.
+    #[inline]
+    pub(super) fn rows_or_new(&self) -> (&[Row; ROW_PAGE as usize], bool) {
+        let mut is_new = false;
+        let rows = self.rows.get_or_init(|| {
+            is_new = true;
+            Box::new(Rows::new())
+        });
+        (&rows.0, is_new)
     }
 
     pub(super) fn hold(&self) {
@@ -116,7 +160,13 @@ impl RowPage {
         );
     }
 
+    /// How often it is held.
+    pub(super) fn held(&self) -> u32 {
+        self.held.load(Ordering::Acquire)
+    }
+
     /// A record changed it.
+    #[inline]
     pub(super) fn change(&self, sequence: u64) {
         // Mostly the last one.
         if self.changed.load(Ordering::Acquire) < sequence {
@@ -127,53 +177,42 @@ impl RowPage {
     pub(super) fn changed(&self) -> u64 {
         self.changed.load(Ordering::Acquire)
     }
+
+    #[inline]
+    pub(super) fn touch(&self) {
+        if !self.was_touched.load(Ordering::Relaxed) {
+            self.was_touched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was used since this was asked the last time.
+    pub(super) fn take_touch(&mut self) -> bool {
+        std::mem::take(self.was_touched.get_mut())
+    }
+
+    /// It leaves memory.
+    pub(super) fn leave(&mut self) {
+        *self = Self::new();
+    }
 }
 
+#[repr(align(64))]
 pub(super) struct Folder {
-    pub(super) pages: [OnceLock<Box<RowPage>>; FOLDER_ROW_PAGES],
+    pub(super) pages: [RowPage; FOLDER_ROW_PAGES],
     /// A bit for each row page that is in the store only.
     pub(super) stored: u64,
-    /// A bit for each row page that was used since the clock came by.
-    touched: AtomicU64,
 }
 
 impl Folder {
     fn new() -> Self {
         Self {
-            pages: [const { OnceLock::new() }; FOLDER_ROW_PAGES],
+            pages: [const { RowPage::new() }; FOLDER_ROW_PAGES],
             stored: 0,
-            touched: AtomicU64::new(0),
         }
-    }
-
-    #[inline]
-    pub(super) fn touch(&self, at: usize) {
-        if self.touched.load(Ordering::Relaxed) & 1 << at == 0 {
-            self.touched.fetch_or(1 << at, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether a row page was used since this was asked the last time.
-    pub(super) fn take_touch(&mut self, at: usize) -> bool {
-        let touched = self.touched.get_mut();
-        let was_touched = *touched & 1 << at != 0;
-        *touched &= !(1 << at);
-        was_touched
-    }
-
-    /// A row page, and whether it is new.
-    #[inline]
-    pub(super) fn page_or_new(&self, at: usize) -> (&RowPage, bool) {
-        let mut is_new = false;
-        let page = self.pages[at].get_or_init(|| {
-            is_new = true;
-            Box::new(RowPage::new())
-        });
-        (page, is_new)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.stored == 0 && self.pages.iter().all(|page| page.get().is_none())
+        self.stored == 0 && self.pages.iter().all(|page| page.rows().is_none())
     }
 }
 

@@ -151,7 +151,7 @@ proptest! {
                         counts.held -= 1;
                         counts.mapped += 1;
                         sequence += 1;
-                        blocks.pass_on(pba_at(at), sequence);
+                        blocks.pass_on(std::iter::once(pba_at(at)), sequence);
                     }
                 }
                 Step::Unmap(at) => {

@@ -221,6 +221,27 @@ fn a_block_whose_write_has_an_unknown_outcome_is_used_again_only_when_its_drive_
     assert_eq!((space.reclaiming(), space.free()), (0, 3));
 }
 
+#[test]
+fn many_freed_blocks_become_usable_some_at_a_time() {
+    let mut space = Space::new(&[10], false);
+    let taken: Vec<Pba> = (0..9).map(|_| allocate(&mut space).unwrap()).collect();
+    for (pba, sequence) in taken.iter().zip(1..) {
+        space.quarantine(*pba, sequence);
+    }
+    let mut free = vec![space.free()];
+    loop {
+        let is_more = space.release(8);
+        free.push(space.free());
+        if !is_more {
+            break;
+        }
+    }
+    // The last one is not durable.
+    assert_eq!(free, [1, 4, 7, 9]);
+    assert!(!space.release(8));
+    assert_eq!(space.free(), 9);
+}
+
 proptest! {
     #[test]
     fn no_block_is_handed_out_twice_and_the_figures_add_up(
@@ -251,7 +272,9 @@ proptest! {
                     sequence += 1;
                     space.quarantine(pba, sequence);
                 }
-                6 => space.release(sequence),
+                6 => {
+                    space.release(sequence);
+                }
                 _ => {
                     let taken = space.take_discards(usize::from(which));
                     space.finish_discards(&taken);

@@ -145,9 +145,8 @@ impl State {
     /// The references of what was mapped pass to the map, before any old one goes.
     fn count_mappings(&self, entries: &[MapEntry], replaced: &[Option<Pba>], record: u64) {
         let mapped = &entries[..replaced.len()];
-        for new in mapped.iter().filter_map(MapEntry::new_block) {
-            self.blocks.pass_on(new.pba, record);
-        }
+        let new = mapped.iter().filter_map(MapEntry::new_block);
+        self.blocks.pass_on(new.map(|new| new.pba), record);
         let old = replaced.iter().flatten();
         let freed: Vec<Pba> = old
             .filter_map(|old| self.drop_reference(*old, record))
