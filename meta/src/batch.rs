@@ -436,7 +436,19 @@ fn sorted_mappings(
     entries: &[MapEntry],
 ) -> Result<Changes<(MapId, u64), MapChange>, MetaError> {
     let mut changes = Vec::with_capacity(entries.len());
+    let mapping = |NewBlock { pba, crc32c, .. }: NewBlock| Mapping { pba, crc32c };
+    // Entries lie in the order of time. They are fetched for all at once, so that the processor waits for many at a time.
+    let mut alone = Vec::with_capacity(entries.len());
     mappings.by_number(records, |(map, sub_block), places| {
+        if let [place] = places {
+            alone.push((changes.len(), place.entry()));
+            let change = MapChange {
+                old: None,
+                new: None,
+            };
+            changes.push(((map, sub_block), change));
+            return Ok(());
+        }
         let mut of_one = places.iter().map(|place| entries[place.entry()]);
         let Some(MapEntry { old, mut new }) = of_one.next() else {
             return Ok(());
@@ -452,14 +464,34 @@ fn sorted_mappings(
             }
             new = entry.new;
         }
-        // A block that was freed and written anew in between may be mapped again with another content: only what is
-        // unmapped before and after is no change. Where something was mapped in between, the store may have a hole.
-        if old.is_some() || new.is_some() || places.len() > 1 {
-            let new = new.map(|NewBlock { pba, crc32c, .. }| Mapping { pba, crc32c });
-            changes.push(((map, sub_block), MapChange { old, new }));
-        }
+        // It is a change even if nothing is mapped before and after: where something was mapped in between, the store may have a
+        // hole.
+        let new = new.map(mapping);
+        changes.push(((map, sub_block), MapChange { old, new }));
         Ok(())
     })?;
+    let mut is_nothing = Vec::new();
+    for (at, entry) in alone {
+        let MapEntry { old, new } = entries[entry];
+        changes[at].1 = MapChange {
+            old,
+            new: new.map(mapping),
+        };
+        // A block that was freed and written anew in between may be mapped again with another content: only what is
+        // unmapped before and after is no change.
+        if old.is_none() && new.is_none() {
+            is_nothing.push(at);
+        }
+    }
+    if !is_nothing.is_empty() {
+        let mut nothing = is_nothing.into_iter().peekable();
+        let mut at = 0;
+        changes.retain(|_| {
+            let is_kept = nothing.next_if_eq(&at).is_none();
+            at += 1;
+            is_kept
+        });
+    }
     Ok(Changes::from_sorted(changes))
 }
 
@@ -471,17 +503,16 @@ fn sorted_blocks(
     entries: &[MapEntry],
 ) -> Result<Changes<Pba, BlockChange>, MetaError> {
     let mut changes = Vec::with_capacity(2 * entries.len());
+    // As for mappings, entries are fetched for all at once.
+    let mut named = Vec::with_capacity(entries.len());
     references.by_number(records, |pba, of_one| {
         let mut change = BlockChange::default();
+        let mut new = None;
         for reference in of_one {
             match reference.side() {
                 Side::New => {
                     change.delta += 1;
-                    let new = entries[reference.entry()].new;
-                    change.content = new.map(|new| BlockContent {
-                        fingerprint: new.fingerprint,
-                        crc32c: new.crc32c,
-                    });
+                    new = Some(reference.entry());
                 }
                 Side::Old => {
                     change.delta -= 1;
@@ -489,9 +520,17 @@ fn sorted_blocks(
                 }
             }
         }
+        named.extend(new.map(|entry| (changes.len(), entry)));
         changes.push((Pba(pba), change));
         Ok::<(), MetaError>(())
     })?;
+    for (at, entry) in named {
+        let new = entries[entry].new;
+        changes[at].1.content = new.map(|new| BlockContent {
+            fingerprint: new.fingerprint,
+            crc32c: new.crc32c,
+        });
+    }
     Ok(Changes::from_sorted(changes))
 }
 

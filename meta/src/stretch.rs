@@ -95,14 +95,24 @@ impl<N: Number> Stretch<N> {
         self.naming.0 + count == naming.0 && first.plus(count) == Some(number)
     }
 
-    fn places<'a>(&'a self, changes: &'a [u32]) -> impl Iterator<Item = Place<N>> + 'a {
-        let entries = &changes[self.naming.entry() as usize..][..self.count as usize];
-        (0..).zip(entries).filter_map(|(at, change)| {
+    /// Its places, without their changes.
+    fn places(&self) -> impl Iterator<Item = Place<N>> + '_ {
+        (0..self.count).filter_map(|at| {
             Some(Place {
                 number: self.first.plus(at)?,
-                change: *change,
+                change: 0,
                 naming: Naming(self.naming.0 + at),
             })
+        })
+    }
+
+    /// The same with their changes.
+    fn places_by_time<'a>(&'a self, changes: &'a [u32]) -> impl Iterator<Item = Place<N>> + 'a {
+        let changes = &changes[self.naming.entry() as usize..][..self.count as usize];
+        let places = self.places().zip(changes);
+        places.map(|(place, change)| Place {
+            change: *change,
+            ..place
         })
     }
 }
@@ -162,13 +172,18 @@ impl<N: Number> Stretches<N> {
             }
             let (together, later) = rest.split_at(count);
             rest = later;
+            if let [alone] = together {
+                // Nobody asks when it was: each number has one place.
+                for place in alone.places() {
+                    each(place.number, &[place])?;
+                }
+                continue;
+            }
             places.clear();
             for stretch in together {
-                places.extend(stretch.places(changes));
+                places.extend(stretch.places_by_time(changes));
             }
-            if count > 1 {
-                places.sort_unstable_by_key(|place| (place.number, place.change, place.naming));
-            }
+            places.sort_unstable_by_key(|place| (place.number, place.change, place.naming));
             for of_one in places.chunk_by(|a, b| a.number == b.number) {
                 each(of_one[0].number, of_one)?;
             }

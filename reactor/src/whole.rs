@@ -51,6 +51,7 @@ impl<G: DerefMut> DerefMut for Guard<G> {
 }
 
 impl<G> Drop for Guard<G> {
+    #[inline]
     fn drop(&mut self) {
         if self.ends && std::thread::panicking() {
             end_half_changed();
