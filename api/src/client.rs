@@ -163,10 +163,16 @@ impl Client {
             let pool = self.pool.display();
             let why = match error.kind() {
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
-                    format!(
-                        "no daemon serves the pool '{pool}': {}",
-                        start_of(&self.pool)
-                    )
+                    match PoolDir::user(&self.pool) {
+                        Some(pid) => format!(
+                            "process {pid} has the pool '{pool}' and takes no requests: a daemon that starts, waits for the \
+                             pool's drives, or ends takes none, nor does a command such as `onefold pool check`"
+                        ),
+                        None => format!(
+                            "no daemon serves the pool '{pool}': {}",
+                            start_of(&self.pool)
+                        ),
+                    }
                 }
                 std::io::ErrorKind::PermissionDenied => format!(
                     "the daemon of the pool '{pool}' belongs to another user: run the command as that user"
@@ -336,11 +342,31 @@ pub(crate) fn subsystem_path(nqn: &Nqn) -> String {
 mod tests {
     use super::*;
 
+    use meta::PoolPaths;
+
     #[test]
     fn a_drive_that_is_named_as_a_pool_is_told_so() {
         let told = start_of(Path::new("rados:onefold"));
         assert!(told.contains("folder") && !told.contains("serve"), "{told}");
         let told = start_of(Path::new("/nowhere"));
         assert!(told.contains("onefold serve --pool /nowhere"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn who_asks_a_daemon_that_starts_is_not_told_to_start_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Client::new(folder.path());
+        let told = async || client.connect().await.expect_err("nobody listens").message;
+        assert!(told().await.contains("onefold serve --pool"));
+        let pid = std::process::id();
+        let lock = PoolPaths::new(folder.path()).lock;
+        std::fs::write(&lock, pid.to_string()).expect("a lock file");
+        let held = std::fs::File::open(&lock).expect("it is there");
+        let told = told().await;
+        assert!(
+            told.contains(&format!("process {pid} has the pool")),
+            "{told}"
+        );
+        drop(held);
     }
 }

@@ -99,14 +99,31 @@ fn lock(path: &Path, file: &mut File, operation: FlockOperation) -> Result<(), M
 /// Who holds the lock, as far as its file tells: it may be between locking and writing, and who only looks at a
 /// pool leaves the number of its last user.
 fn held(path: &Path, file: &mut File) -> MetaError {
-    let mut text = String::new();
-    let read = file.take(32).read_to_string(&mut text);
-    let pid = read.ok().and_then(|_| text.trim().parse::<u32>().ok());
     let is_alive = |pid: &u32| Path::new("/proc").join(pid.to_string()).exists();
     MetaError::Locked {
         path: path.to_path_buf(),
-        pid: pid.filter(is_alive),
+        pid: number_in(file).filter(is_alive),
     }
+}
+
+/// The number of a process that a lock file has.
+fn number_in(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+/// The process that a lock file names, if it has that file open. Takes no lock: a process that begins would find it, and end. `None`
+/// also if that process may not be looked at.
+pub(crate) fn user(path: &Path) -> Option<u32> {
+    let pid = number_in(&mut File::open(path).ok()?)?;
+    let own = fs::metadata(path).ok()?;
+    let opened = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let is_it = |file: io::Result<fs::DirEntry>| {
+        let opened = file.and_then(|file| fs::metadata(file.path()));
+        opened.is_ok_and(|opened| (opened.dev(), opened.ino()) == (own.dev(), own.ino()))
+    };
+    opened.into_iter().any(is_it).then_some(pid)
 }
 
 #[cfg(test)]
@@ -133,6 +150,18 @@ mod tests {
         fs::remove_file(&path).expect("it is there");
         let _other = opened();
         assert!(locked(early).is_none(), "another file is in its place");
+    }
+
+    #[test]
+    fn a_lock_file_names_who_has_it_and_not_who_had_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        assert_eq!(user(&path), None);
+        let held = Lock::take(&path).expect("nobody holds it");
+        assert_eq!(user(&path), Some(std::process::id()));
+        drop(held);
+        assert!(path.exists());
+        assert_eq!(user(&path), None);
     }
 
     #[test]

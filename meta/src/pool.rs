@@ -33,7 +33,7 @@ use crate::identity::{
     validate_spares,
 };
 use crate::journal::FileMedia;
-use crate::lock::Lock;
+use crate::lock::{self, Lock};
 use crate::store::{RocksOptions, RocksStore, raw};
 use crate::types::FingerprintFunction;
 
@@ -264,6 +264,11 @@ impl PoolDir {
     /// There is none, or what says so is damaged.
     pub fn read_identity(dir: &Path) -> Result<PoolIdentity, MetaError> {
         read_identity(&PoolPaths::new(dir).identity)
+    }
+
+    /// The number of the process that uses the pool in a folder now, as far as can be seen from here. Keeps nobody from using it.
+    pub fn user(dir: &Path) -> Option<u32> {
+        lock::user(&PoolPaths::new(dir).lock)
     }
 
     /// Where its parts are.

@@ -1,7 +1,8 @@
 //! What is known of physical blocks: count, checksum and fingerprint per address.
 //!
 //! It is in row pages of [`ROW_PAGE`] addresses, which are evicted one by one. A row page is *resident* if its rows are
-//! in memory, or none of its addresses is in use. Row pages are found by folders of a [`GROUP`] of addresses.
+//! in memory, or none of its addresses is in use. Row pages are found by folders of a [`GROUP`] of addresses, which note
+//! which of them are in the store only.
 //!
 //! Guarantees:
 //! * A row page leaves memory only if the store says the same of it: no record that the store does not have
@@ -50,8 +51,8 @@ const UNUSED: BlockInfo = BlockInfo {
     fingerprint: Fingerprint([0; 16]),
 };
 
-/// Memory of a row page.
-pub(crate) const ROW_PAGE_BYTES: u64 = size_of::<Rows>() as u64;
+/// Memory of a row page: its rows, and what is noted of it.
+pub(crate) const ROW_PAGE_BYTES: u64 = (size_of::<Rows>() + size_of::<RowPage>()) as u64;
 
 /// Row pages that are being read from the store.
 struct Load {
@@ -242,7 +243,7 @@ impl BlockTable {
     #[inline]
     fn page(&self, pba: Pba) -> Option<&RowPage> {
         let (_, _, at, _) = place(pba);
-        Some(&self.folder(pba)?.pages[at])
+        self.folder(pba)?.page(at)
     }
 
     /// The rows of the row page of an address, if it is in memory.
@@ -259,10 +260,11 @@ impl BlockTable {
             "block {pba} is in the store only"
         );
         let (table, folder, at, row) = place(pba);
-        let page = &self.tables[table].get_or_new(folder).pages[at];
+        let (folder, page) = self.tables[table].page_or_new(folder, at);
         page.touch();
         let (rows, is_new) = page.rows_or_new();
         if is_new {
+            folder.comes();
             self.note_came(pba);
         }
         (page, &rows[row])
@@ -501,7 +503,9 @@ impl BlockTable {
         let Some(folder) = table.get_mut(number) else {
             return Eviction::Absent;
         };
-        let page = &mut folder.pages[at];
+        let Some(page) = folder.page_mut(at) else {
+            return Eviction::Absent;
+        };
         let was_touched = page.take_touch();
         let Some(rows) = page.rows() else {
             return Eviction::Absent;
@@ -518,11 +522,10 @@ impl BlockTable {
         #[cfg(test)]
         let infos = rows.iter().map(Row::get).collect();
         page.leave();
+        folder.leaves();
         if is_used {
             folder.stored |= 1 << at;
             self.stored_row_pages += 1;
-        } else if folder.is_empty() {
-            table.remove(number);
         }
         self.note_partial();
         #[cfg(test)]
@@ -569,7 +572,7 @@ impl BlockTable {
     ) -> impl Iterator<Item = (Pba, BlockInfo)> {
         let end = first.saturating_add(count);
         self.row_pages_in(table, first, end)
-            .filter_map(|(number, folder, at)| Some((number, folder.pages[at].rows()?)))
+            .filter_map(|(number, folder, at)| Some((number, folder.page(at)?.rows()?)))
             .flat_map(move |(number, rows)| {
                 (number..)
                     .zip(rows)
@@ -602,6 +605,7 @@ impl BlockTable {
         let folders = self.tables.get(table);
         (first / GROUP..end.div_ceil(GROUP).min(self.numbers(table) / GROUP))
             .filter_map(move |number| Some((number * GROUP, folders?.get(number as usize)?)))
+            .filter(|(_, folder)| !folder.is_unused())
             .flat_map(|(base, folder)| {
                 (0..FOLDER_ROW_PAGES).map(move |at| (base + at as u64 * ROW_PAGE, folder, at))
             })
@@ -630,7 +634,8 @@ impl BlockTable {
     pub(crate) fn held(&self) -> u64 {
         let tables = (0..self.tables.len()).flat_map(|table| self.row_pages_in(table, 0, u64::MAX));
         tables
-            .map(|(_, folder, at)| u64::from(folder.pages[at].held()))
+            .filter_map(|(_, folder, at)| folder.page(at))
+            .map(|page| u64::from(page.held()))
             .sum()
     }
 }

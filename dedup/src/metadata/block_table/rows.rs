@@ -1,4 +1,4 @@
-//! Where the rows of blocks lie: row pages, found by folders of a group of addresses, and those by a directory.
+//! Where the rows of blocks lie: row pages, found by folders of a group of addresses, which lie in the chunks of a directory.
 //!
 //! Rows, counts and new row pages change while several share the table; what is in the store only, and what leaves memory,
 //! changes while one has it alone (`&mut`).
@@ -14,7 +14,7 @@ use super::{BlockInfo, GROUP, IN_FLIGHT, ROW_PAGE};
 
 pub(super) const FOLDER_ROW_PAGES: usize = (GROUP / ROW_PAGE) as usize;
 
-/// Folders of a chunk of the directory.
+/// Folders of a chunk of the directory: it takes 16 KiB.
 const CHUNK: usize = if cfg!(test) { 4 } else { 512 };
 
 /// What is known of one physical block ([`BlockInfo`]).
@@ -196,27 +196,68 @@ impl RowPage {
     }
 }
 
+/// The row pages of a folder, if any is in memory, from the beginning of a cache line on.
 #[repr(align(64))]
+struct Pages([RowPage; FOLDER_ROW_PAGES]);
+
+/// The row pages of a group of addresses. Little is left of it when all of them are in the store only.
+#[repr(C, align(32))]
 pub(super) struct Folder {
-    pub(super) pages: [RowPage; FOLDER_ROW_PAGES],
+    pages: OnceLock<Box<Pages>>,
     /// A bit for each row page that is in the store only.
     pub(super) stored: u64,
+    /// How many row pages are in memory.
+    resident: AtomicU32,
 }
 
+const _: () = assert!(size_of::<Folder>() == 32);
+
 impl Folder {
-    fn new() -> Self {
+    const fn new() -> Self {
         Self {
-            pages: [const { RowPage::new() }; FOLDER_ROW_PAGES],
+            pages: OnceLock::new(),
             stored: 0,
+            resident: AtomicU32::new(0),
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.stored == 0 && self.pages.iter().all(|page| page.rows().is_none())
+    /// A row page, if it or another one of the folder is in memory.
+    #[inline]
+    pub(super) fn page(&self, at: usize) -> Option<&RowPage> {
+        Some(&self.pages.get()?.0[at])
+    }
+
+    pub(super) fn page_mut(&mut self, at: usize) -> Option<&mut RowPage> {
+        Some(&mut self.pages.get_mut()?.0[at])
+    }
+
+    #[inline]
+    fn page_or_new(&self, at: usize) -> &RowPage {
+        let new = || Box::new(Pages([const { RowPage::new() }; FOLDER_ROW_PAGES]));
+        &self.pages.get_or_init(new).0[at]
+    }
+
+    /// One more row page is in memory.
+    pub(super) fn comes(&self) {
+        self.resident.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One less.
+    pub(super) fn leaves(&mut self) {
+        let resident = self.resident.get_mut();
+        *resident = resident.saturating_sub(1);
+        if *resident == 0 {
+            self.pages.take();
+        }
+    }
+
+    /// Whether none of its addresses is in use.
+    pub(super) fn is_unused(&self) -> bool {
+        self.stored == 0 && self.pages.get().is_none()
     }
 }
 
-struct Chunk([OnceLock<Box<Folder>>; CHUNK]);
+struct Chunk([Folder; CHUNK]);
 
 /// The folders of a table.
 pub(super) struct Directory {
@@ -238,33 +279,24 @@ impl Directory {
 
     #[inline]
     pub(super) fn get(&self, number: usize) -> Option<&Folder> {
-        let chunk = self.chunks.get(number / CHUNK)?.get()?;
-        Some(chunk.0[number % CHUNK].get()?)
+        Some(&self.chunks.get(number / CHUNK)?.get()?.0[number % CHUNK])
     }
 
     pub(super) fn get_mut(&mut self, number: usize) -> Option<&mut Folder> {
-        let chunk = self.chunks.get_mut(number / CHUNK)?.get_mut()?;
-        Some(chunk.0[number % CHUNK].get_mut()?)
+        Some(&mut self.chunks.get_mut(number / CHUNK)?.get_mut()?.0[number % CHUNK])
     }
 
-    /// A folder of the table (checked where numbers come in).
+    /// A folder of the table (checked where numbers come in), and a row page in it.
     #[inline]
-    pub(super) fn get_or_new(&self, number: usize) -> &Folder {
+    pub(super) fn page_or_new(&self, number: usize, at: usize) -> (&Folder, &RowPage) {
         let chunk = self.chunks[number / CHUNK]
-            .get_or_init(|| Box::new(Chunk([const { OnceLock::new() }; CHUNK])));
+            .get_or_init(|| Box::new(Chunk([const { Folder::new() }; CHUNK])));
         let folder = &chunk.0[number % CHUNK];
-        if let Some(folder) = folder.get() {
-            return folder;
-        }
-        self.end.fetch_max(number as u64 + 1, Ordering::AcqRel);
-        folder.get_or_init(|| Box::new(Folder::new()))
-    }
-
-    /// A folder in which nothing is leaves memory.
-    pub(super) fn remove(&mut self, number: usize) {
-        if let Some(chunk) = self.chunks[number / CHUNK].get_mut() {
-            chunk.0[number % CHUNK].take();
-        }
+        let page = folder.page(at).unwrap_or_else(|| {
+            self.end.fetch_max(number as u64 + 1, Ordering::AcqRel);
+            folder.page_or_new(at)
+        });
+        (folder, page)
     }
 
     /// All folders from one on were never there.
