@@ -2,17 +2,19 @@
 
 use crate::drive_io::drive_list::Run;
 use crate::pool::Shared;
-use crate::sync::wait::lock;
 
 /// Discards freed blocks on the drives, batch after batch, and lets them be used again.
 pub(crate) async fn discard_freed(shared: &Shared) {
     /// Blocks per batch; they cannot be allocated while it runs.
     const BATCH: usize = 4096;
+    /// Of them, those that become free in one go.
+    const AT_ONCE: usize = 256;
     /// Shortest run that is discarded: 128 KiB.
     const DISCARD_RUN_BLOCKS_MIN: u64 = 32;
     loop {
         let _lock = shared.discard_lock.lock().await;
-        let taken = lock(&shared.state).space().take_discards(BATCH);
+        let mut taken = shared.state.share().space().take_discards(BATCH);
+        taken.sort_unstable_by_key(|pba| pba.0);
         if taken.is_empty() {
             return;
         }
@@ -41,14 +43,23 @@ pub(crate) async fn discard_freed(shared: &Shared) {
                 }
             }
         }
-        let state = lock(&shared.state);
-        for pba in &taken {
-            for place in shared.drives.all_places(*pba).iter() {
-                if in_doubt.contains(&place.drive) {
-                    state.space().doubt(*pba, place.drive);
-                }
+        let mut doubtful = Vec::new();
+        for pba in taken.iter().filter(|_| !in_doubt.is_empty()) {
+            let places = shared.drives.all_places(*pba);
+            let drives = places.iter().map(|place| place.drive);
+            let drives = drives.filter(|drive| in_doubt.contains(drive));
+            doubtful.extend(drives.map(|drive| (*pba, drive)));
+        }
+        if !doubtful.is_empty() {
+            let state = shared.state.share();
+            let mut space = state.space();
+            for (pba, drive) in doubtful {
+                space.doubt(pba, drive);
             }
         }
-        state.space().finish_discards(&taken);
+        // Some at a time: nobody who wants a block waits for all of them.
+        for some in taken.chunks(AT_ONCE) {
+            shared.state.share().space().finish_discards(some);
+        }
     }
 }

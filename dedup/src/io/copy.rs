@@ -108,7 +108,7 @@ pub(crate) async fn copy_piece(
         commit(shared, record, Some(guard), Some(references)).await?;
     } else {
         drop(references);
-        let seen = lock(&shared.state).last_change();
+        let seen = shared.state.share().last_change();
         appended_upto(shared, seen).await?;
     }
     Ok(Piece { mapped, to_move })

@@ -7,17 +7,16 @@ use crate::io::trim::trim_slice;
 use crate::log::flush::flush_and_note;
 use crate::pool::Shared;
 use crate::residency::rows::find_free;
-use crate::sync::wait::lock;
 
 /// Tries to make freed blocks usable; false when there is nothing to gain.
 pub(crate) async fn reclaim_space(shared: &Arc<Shared>) -> bool {
     if !shared.loaded.load(Ordering::Acquire) && matches!(find_free(shared).await, Ok(true)) {
         return true;
     }
-    if lock(&shared.state).space().skip_discards() > 0 {
+    if shared.state.share().space().skip_discards() > 0 {
         return true;
     }
-    while !lock(&shared.state).space().has_reclaimable() {
+    while !shared.state.share().space().has_reclaimable() {
         // What was trimmed at once may not be free yet.
         if !matches!(trim_slice(shared).await, Ok(true)) {
             return false;

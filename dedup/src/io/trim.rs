@@ -43,12 +43,12 @@ pub(crate) async fn unmap(
 
 async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64) -> Result<u64> {
     let mut at = start;
-    let mut sequence = lock(&shared.state).last_change();
+    let mut sequence = shared.state.share().last_change();
     loop {
         // What is mapped by writes that were acknowledged is in the map: looking without the range
         // lock may miss only what is concurrent anyway.
         let found = find_visible(shared, core, (at, end), 1).await?;
-        lock(&shared.state).check_writable()?;
+        shared.state.share().check_writable()?;
         let Some((first, _)) = found.entries.first().copied() else {
             drop(found);
             return unmapped_upto(shared, sequence).await;
@@ -57,7 +57,7 @@ async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64
         let span_end = end.min(first + PIECE_SPAN_MAX);
         let guard = core.range_lock.exclusive(first, span_end).await;
         settle(shared, core, first, span_end).await?;
-        lock(&shared.state).check_writable()?;
+        shared.state.share().check_writable()?;
         let entries_max = shared.config.trim_record_entries;
         let found = find_visible(shared, core, (first, span_end), entries_max).await?;
         at = found.upto;
@@ -71,7 +71,7 @@ async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64
 /// Nothing is mapped any more: that is in the journal, too, when this returns. A command that was dropped has changed
 /// the map before that.
 async fn unmapped_upto(shared: &Shared, sequence: u64) -> Result<u64> {
-    let seen = lock(&shared.state).last_change();
+    let seen = shared.state.share().last_change();
     appended_upto(shared, seen).await?;
     Ok(sequence.max(seen))
 }
@@ -123,7 +123,7 @@ struct Slice<'a> {
 async fn trim_later(shared: &Arc<Shared>, core: &VolumeCore, range: Range) -> Result<u64> {
     let guard = core.range_lock.exclusive(range.0, range.1).await;
     let _lock = core.trim_lock.lock().await;
-    lock(&shared.state).check_writable()?;
+    shared.state.share().check_writable()?;
     if !is_mapped(shared, core.map(), range.0, range.1).await? {
         return unmapped_upto(shared, 0).await;
     }

@@ -35,7 +35,7 @@ use crate::residency::on_disk_index::ask_for_hints;
 use crate::residency::rows::{Pins, pin_rows};
 use crate::stages::Stage;
 use crate::sync::gate::Entry;
-use crate::sync::wait::{Event, lock};
+use crate::sync::wait::Event;
 use crate::{EngineError, Result};
 use claiming::is_among;
 
@@ -651,7 +651,7 @@ impl Batch {
     async fn ask(&mut self) -> Result<()> {
         let mut wanted = Vec::new();
         let generation = {
-            let state = lock(&self.shared.state);
+            let state = self.shared.state.share();
             for job in &self.jobs {
                 for at in job.items.clone() {
                     let item = &self.items[at];
@@ -701,7 +701,7 @@ impl Batch {
                 }
                 Progress::Full => {
                     attempts += 1;
-                    if lock(&self.shared.state).space().is_withheld()
+                    if self.shared.state.share().space().is_withheld()
                         || attempts > RECLAIM_ATTEMPTS
                         || !reclaim_space(&self.shared).await
                     {

@@ -322,7 +322,7 @@ pub(crate) async fn appended_upto(shared: &Shared, sequence: u64) -> Result<()> 
     match shared.appended.wait(sequence).await {
         true => Ok(()),
         false => {
-            let failed = lock(&shared.state).check_writable();
+            let failed = shared.state.share().check_writable();
             Err(failed.err().unwrap_or_else(EngineError::closed))
         }
     }

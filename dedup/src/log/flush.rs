@@ -26,7 +26,7 @@ use crate::sync::wait::lock;
 
 /// Every change acknowledged before this call survives a power loss when it returns `Ok`.
 pub(crate) async fn flush(shared: &Arc<Shared>) -> Result<()> {
-    let target = lock(&shared.state).installed();
+    let target = shared.state.share().installed();
     flush_upto(shared, target).await
 }
 
@@ -77,7 +77,7 @@ pub(crate) async fn flush_and_note(shared: &Arc<Shared>) -> Result<()> {
     flush(shared).await?;
     let held = shared.flush_lock.clone().lock_owned().await;
     let upto = shared.durable.reached();
-    if lock(&shared.state).durable >= upto {
+    if shared.state.share().durable >= upto {
         return Ok(());
     }
     let flushed = Flushed {
@@ -131,7 +131,7 @@ pub(crate) async fn note_durable(shared: &Arc<Shared>) -> Result<()> {
 
 /// All data of records up to `upto` is on stable drives afterwards.
 pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
-    let bytes = lock(&shared.state).unflushed_bytes();
+    let bytes = shared.state.share().unflushed_bytes();
     #[cfg(test)]
     if crate::ablation::is(crate::ablation::Broken::FlushJournalOnly) {
         lock(&shared.state).flushed = upto;

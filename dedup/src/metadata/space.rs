@@ -372,8 +372,7 @@ impl Space {
     /// Up to `max` blocks to discard now; pass them to `finish_discards` when that is done.
     pub(crate) fn take_discards(&mut self, max: usize) -> Vec<Pba> {
         let count = max.min(self.discards.len());
-        let mut taken: Vec<Pba> = self.discards.drain(..count).collect();
-        taken.sort_unstable_by_key(|pba| pba.0);
+        let taken: Vec<Pba> = self.discards.drain(..count).collect();
         self.discarding += taken.len() as u64;
         taken
     }

@@ -82,7 +82,7 @@ impl Room {
         }
         queue.kept_bytes = kept_bytes;
         drop(queue);
-        let is_promised = lock(&shared.state).space().promise(blocks as u64);
+        let is_promised = shared.state.share().space().promise(blocks as u64);
         let room = Self {
             shared: shared.clone(),
             blocks: if is_promised { blocks } else { 0 },
@@ -97,7 +97,9 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        lock(&self.shared.state)
+        self.shared
+            .state
+            .share()
             .space()
             .take_promise_back(self.blocks as u64);
         self.shared.verify.release(self.blocks);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use meta::Pba;
 
 use crate::pool::Shared;
-use crate::sync::wait::lock;
 
 /// References on stable blocks that a command holds, until a record of its own has them. Let go of it only when
 /// the state is not locked.
@@ -32,7 +31,10 @@ impl References {
 impl Drop for References {
     fn drop(&mut self) {
         if !self.blocks.is_empty() {
-            lock(&self.shared.state).give_back_all(self.blocks.drain(..));
+            self.shared
+                .state
+                .share()
+                .give_back_all(self.blocks.drain(..));
         }
     }
 }

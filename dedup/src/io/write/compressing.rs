@@ -10,7 +10,7 @@ use crate::content::compress::Algorithm;
 use crate::content::packing::Fragment;
 use crate::io::packing::Packing;
 use crate::metadata::on_disk_index::Sought;
-use crate::sync::wait::{lock, yield_once};
+use crate::sync::wait::yield_once;
 
 /// Contents that are compressed before other tasks run: about 0.1 ms with LZ4.
 const COMPRESS_AT_ONCE: usize = 16;
@@ -55,7 +55,7 @@ impl Batch {
             return found;
         }
         let mut seen = HashSet::new();
-        let state = lock(&self.shared.state);
+        let state = self.shared.state.share();
         for (number, job) in self.jobs.iter().enumerate() {
             let Some(algorithm) = algorithm(job) else {
                 continue;

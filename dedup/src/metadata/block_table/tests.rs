@@ -55,7 +55,7 @@ fn a_row_page_in_which_nothing_is_in_use_leaves_nothing_behind() {
         assert!(blocks.page(pba).is_some());
         blocks.evict(pba, stored);
     }
-    assert!(blocks.is_whole() && blocks.folder(pba).is_none());
+    assert!(blocks.is_whole() && blocks.page(pba).is_none());
     assert_eq!(blocks.evict(pba, 5), Eviction::Absent);
 }
 
