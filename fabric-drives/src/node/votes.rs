@@ -376,8 +376,10 @@ mod tests {
             process: Process::elsewhere("c"),
             lease,
         };
-        assert_eq!(living(&[one.clone()]), Ok(vec![leased(LEASE)]));
-        assert_eq!(living(&[one, other]), Ok(vec![leased(LEASE * 3)]));
+        let mut answers = vec![one];
+        assert_eq!(living(&answers), Ok(vec![leased(LEASE)]));
+        answers.push(other);
+        assert_eq!(living(&answers), Ok(vec![leased(LEASE * 3)]));
         assert_eq!(living(&[a(true), None]), Err(TooFew));
     }
 
