@@ -6,8 +6,9 @@
 //! Guarantees:
 //! - Two nodes with leases that are kept have different numbers.
 //! - Only the owner describes the pool: the cluster compares who that is when the description is written.
+//! - A node says nothing of itself before it is known that no other machine has its name.
 
-use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process, Seen};
+use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process, Seen, check_name};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::librados::Ceph;
 use crate::options::Limits;
 use crate::registry::Registry;
 use crate::renewer::{Kept, Renewer};
-use crate::seen::{SAYS, nodes_of, ownership, read_described};
+use crate::seen::{SAYS, keepers_of, nodes_of, ownership, read_described};
 use crate::shared::{Names, caps_of, may_not_shut_out, times, told};
 
 /// A node's number is renewed so many times while its lease lasts.
@@ -62,7 +63,8 @@ impl Node {
     /// Becomes one of the nodes of the drive, which need not be there yet.
     ///
     /// # Errors
-    /// The cluster does not answer ([`ErrorKind::Unreachable`]), or does not do it; or there are [`NODES_MAX`] nodes.
+    /// The cluster does not answer ([`ErrorKind::Unreachable`]), or does not do it; there are [`NODES_MAX`] nodes, or one of another machine
+    /// with the name of this one ([`ErrorKind::InUse`]).
     pub fn join(address: RadosAddress, limits: Limits) -> Result<Self, DriveError> {
         let names = Names {
             name: address.to_string(),
@@ -93,15 +95,17 @@ impl Node {
             return Err(error(ErrorKind::Io, may_not_shut_out(&caps)));
         }
         let lease = limits.lease * NUMBER_LEASES;
-        let found = free_number(&*client, &drive, &process, lease);
-        let found = found.map_err(|errno| {
+        let failed = |errno| {
             let kind = match errno {
                 Errno::TIMED_OUT => ErrorKind::Unreachable,
                 _ => ErrorKind::Io,
             };
             error(kind, told(errno, &caps, &limits))
-        })?;
-        let Some(number) = found else {
+        };
+        let look = || keepers_of(&*client, &drive, lease).map_err(&failed);
+        check_name(&name, &process, look)?;
+        let found = free_number(&*client, &drive, &process, lease);
+        let Some(number) = found.map_err(&failed)? else {
             let text =
                 format!("{NODES_MAX} nodes offer it to hosts, and no more can: end one of them");
             return Err(error(ErrorKind::InUse, text));
@@ -114,6 +118,8 @@ impl Node {
             has_failed: false,
         });
         let renewer = renewer.map_err(|failed| error(ErrorKind::Io, failed.to_string()))?;
+        // Another machine may have started at the same moment.
+        check_name(&name, &process, look)?;
         Ok(Self {
             header: header_of(&drive),
             name,

@@ -2,7 +2,9 @@
 //!
 //! Guarantee: an owner that may live is never said to have left ([`Ownership`]).
 
-use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process, Seen};
+use std::time::Duration;
+
+use drives::nodes::{Described, Leased, NODES_MAX, OtherNode, Ownership, Process, Seen};
 
 use crate::client::{Client, Errno};
 use crate::header::{OWNER, Owner, REVISION, Tenant, header_of, node_of};
@@ -82,12 +84,28 @@ pub(crate) fn nodes_of(client: &dyn Client, drive: &str) -> Result<Vec<OtherNode
     nodes.collect()
 }
 
+/// Who keeps a number, each for as long as `lease`.
+pub(crate) fn keepers_of(
+    client: &dyn Client,
+    drive: &str,
+    lease: Duration,
+) -> Result<Vec<Leased>, Errno> {
+    let keepers = (0..NODES_MAX).filter_map(|number| {
+        let keeper = keeper(client, &node_of(drive, number)).transpose()?;
+        Some(keeper.map(|process| Leased { process, lease }))
+    });
+    keepers.collect()
+}
+
+/// Who keeps the number with that object.
+fn keeper(client: &dyn Client, object: &str) -> Result<Option<Process>, Errno> {
+    let holder = client.holder(object)?;
+    Ok(holder.and_then(|holder| Process::parse(&holder.cookie)))
+}
+
 fn node_with(client: &dyn Client, drive: &str, number: u16) -> Result<Option<OtherNode>, Errno> {
     let object = node_of(drive, number);
-    let Some(holder) = client.holder(&object)? else {
-        return Ok(None);
-    };
-    let Some(process) = Process::parse(&holder.cookie) else {
+    let Some(process) = keeper(client, &object)? else {
         return Ok(None);
     };
     let says = match client.attribute(&object, SAYS) {

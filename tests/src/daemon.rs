@@ -113,15 +113,42 @@ fn can_be_elsewhere() -> bool {
     })
 }
 
-/// Becomes a program on a machine of that name ($0): what names its identity (the first argument) lies over the files with these.
+/// Becomes a program on a machine of that name ($0): what names its identity (the first argument) lies over the files with these, and what
+/// names its boot (the second one, if it is not empty) over this machine's.
 const ON_OTHER_MACHINE: &str = r#"
   echo "$0" >/proc/sys/kernel/hostname || exit
-  identity=$1
-  shift
+  identity=$1 boot=$2
+  shift 2
   for file in /etc/nvme/hostnqn /etc/machine-id; do
     [ ! -e "$file" ] || mount --bind "$identity" "$file" || exit
   done
+  [ -z "$boot" ] || mount --bind "$boot" /proc/sys/kernel/random/boot_id || exit
   exec "$@""#;
+
+/// The program on a machine of that name, which runs since that boot, or since this machine's; `None` where that is not permitted.
+fn on_machine(
+    machine: &str,
+    boot: Option<&str>,
+    namespace: Option<&str>,
+    pool: &Path,
+) -> Option<Command> {
+    if !can_be_elsewhere() {
+        return None;
+    }
+    let file = |extension: &str, text: String| {
+        let file = pool.with_extension(extension);
+        std::fs::write(&file, text).expect("it can be written");
+        file
+    };
+    let identity = file("machine", format!("nqn.2026-11.org.example:{machine}\n"));
+    let boot = boot.map(|boot| file("boot", format!("{boot}\n")));
+    let mut unshare = in_network(namespace, OsStr::new("unshare"));
+    unshare.args(["--pid", "--uts", "--mount", "--fork", "--kill-child"]);
+    unshare.args(["sh", "-c", ON_OTHER_MACHINE]);
+    unshare.arg(machine).arg(identity);
+    unshare.arg(boot.unwrap_or_default()).arg(program());
+    Some(unshare)
+}
 
 impl Daemon {
     /// Starts `onefold serve --pool POOL ARGUMENTS...` and waits for its `ready` line.
@@ -181,19 +208,31 @@ impl Daemon {
         pool: &Path,
         arguments: &[&str],
     ) -> Option<Self> {
-        if !can_be_elsewhere() {
-            return None;
-        }
-        let identity = pool.with_extension("machine");
-        let name = format!("nqn.2026-11.org.example:{machine}\n");
-        std::fs::write(&identity, name).expect("it can be written");
-        let mut unshare = in_network(namespace, OsStr::new("unshare"));
-        unshare.args(["--pid", "--uts", "--mount", "--fork", "--kill-child"]);
-        unshare.args(["sh", "-c", ON_OTHER_MACHINE]);
-        unshare.arg(machine).arg(identity).arg(program());
+        let unshare = on_machine(machine, None, namespace, pool)?;
         let mut daemon = Self::start_by(unshare, pool, namespace, arguments);
         daemon.is_elsewhere = true;
         Some(daemon)
+    }
+
+    /// [`Daemon::start_on`] on a machine that was started another time than this one, as [`Daemon::try_start`].
+    ///
+    /// # Errors
+    /// As [`Daemon::try_start`].
+    ///
+    /// # Panics
+    /// As [`Daemon::try_start`].
+    pub fn try_start_on(
+        machine: &str,
+        boot: &str,
+        pool: &Path,
+        arguments: &[&str],
+    ) -> Option<Result<Self, String>> {
+        let unshare = on_machine(machine, Some(boot), None, pool)?;
+        let started = Self::try_start_by(unshare, pool, None, arguments);
+        Some(started.map(|mut daemon| {
+            daemon.is_elsewhere = true;
+            daemon
+        }))
     }
 
     fn start_by(

@@ -8,6 +8,7 @@
 //! - Two nodes that keep their entries have different numbers.
 //! - Nothing is said of other nodes unless more than half of the drives answer, or of those that hold the pool's metadata now.
 //! - An entry is renewed whatever the rest of the process does.
+//! - A node says nothing of itself before it is known that no other machine has its name.
 
 mod deciding;
 mod entry;
@@ -21,7 +22,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process};
+use drives::nodes::{Described, NODES_MAX, OtherNode, Ownership, Process, check_name};
 use drives::{DriveError, ErrorKind};
 use nvme::Nqn;
 use nvme::node_table::DESCRIPTION_BYTES_MAX;
@@ -162,7 +163,8 @@ impl Node {
     ///
     /// # Errors
     /// Half of the drives do not answer, or of those that hold its metadata ([`ErrorKind::Unreachable`]); their targets have no node tables
-    /// ([`ErrorKind::Invalid`]); there are [`NODES_MAX`] nodes ([`ErrorKind::InUse`]).
+    /// ([`ErrorKind::Invalid`]); there are [`NODES_MAX`] nodes, or one of another machine with the name of this one
+    /// ([`ErrorKind::InUse`]).
     pub fn join(
         drives: Vec<RemoteAddress>,
         holders: Option<&Holders>,
@@ -173,7 +175,15 @@ impl Node {
             node.decide_by(holders);
         }
         node.number = node.find_number()?;
+        // Another machine may have started at the same moment.
+        node.check_name()?;
         Ok(node)
+    }
+
+    /// No other machine has the name of this one.
+    fn check_name(&self) -> Result<(), DriveError> {
+        let look = || votes::living(&self.look()?).map_err(|few| self.too_few(few));
+        check_name(self.drive(), &self.own.process(), look)
     }
 
     /// Asks the tables, and has no entry.
@@ -240,6 +250,7 @@ impl Node {
         if let Some(Some(Err(error))) = answers.iter_mut().find(unfit).map(Option::take) {
             return Err(error);
         }
+        self.check_name()?;
         let tables = self.look()?;
         let free = votes::free_numbers(&tables, NODES_MAX).map_err(|few| self.too_few(few))?;
         for number in free {

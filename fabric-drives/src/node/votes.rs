@@ -7,8 +7,9 @@
 //!   drives than it does.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use drives::nodes::{OtherNode, Ownership, Process, Seen, is_name};
+use drives::nodes::{Leased, OtherNode, Ownership, Process, Seen, is_name};
 use uuid::Uuid;
 
 use super::entry::{NodeState, Said};
@@ -26,6 +27,8 @@ struct Known {
     kept: usize,
     /// How long ago it kept one last, in milliseconds.
     age: u128,
+    /// The longest one of its entries.
+    lease: Duration,
 }
 
 /// More than half of the drives do not answer, or half of them.
@@ -47,6 +50,7 @@ fn known(answers: &Answers) -> Result<Vec<Known>, TooFew> {
         match all.iter_mut().find(|known| known.node == entry.node) {
             Some(known) => {
                 known.kept += kept;
+                known.lease = known.lease.max(entry.lease);
                 // What it said last is what counts.
                 if age < known.age {
                     (known.said, known.age, known.number) = (said, age, entry.number);
@@ -58,6 +62,7 @@ fn known(answers: &Answers) -> Result<Vec<Known>, TooFew> {
                 said,
                 kept,
                 age,
+                lease: entry.lease,
             }),
         }
     }
@@ -148,6 +153,17 @@ pub(crate) fn others(answers: &Answers, own: Uuid) -> Result<Vec<OtherNode>, Too
     Ok(others.collect())
 }
 
+/// The nodes that live.
+pub(crate) fn living(answers: &Answers) -> Result<Vec<Leased>, TooFew> {
+    let mut living = known(answers)?;
+    living.retain(|known| known.lives(answers));
+    let living = living.into_iter().map(|known| Leased {
+        process: known.said.process,
+        lease: known.lease,
+    });
+    Ok(living.collect())
+}
+
 /// The machine of who had the pool last, and which others wait for it and live, by their machines. What is no name is left out.
 pub(crate) fn machines(answers: &Answers) -> Result<(Option<String>, BTreeSet<String>), TooFew> {
     let all = known(answers)?;
@@ -190,8 +206,6 @@ pub(crate) fn free_numbers(answers: &Answers, numbers: u16) -> Result<Vec<u16>, 
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(2);
@@ -347,6 +361,26 @@ mod tests {
         let other = Some(vec![entry(4, "e", NodeState::Standby, true)]);
         let free = free_numbers(&[one, other, None], 6);
         assert_eq!(free, Ok(vec![3, 5, 1, 0]));
+    }
+
+    #[test]
+    fn who_may_have_this_machines_name_are_those_that_live_as_long_as_their_leases_last() {
+        let mut long = entry(2, "c", NodeState::Standby, true);
+        long.lease = LEASE * 3;
+        let one = Some(vec![
+            entry(0, "a", NodeState::Serves(7), false),
+            entry(2, "c", NodeState::Standby, true),
+        ]);
+        let other = Some(vec![long]);
+        let leased = |lease| Leased {
+            process: Process::elsewhere("c"),
+            lease,
+        };
+        let mut answers = vec![one];
+        assert_eq!(living(&answers), Ok(vec![leased(LEASE)]));
+        answers.push(other);
+        assert_eq!(living(&answers), Ok(vec![leased(LEASE * 3)]));
+        assert_eq!(living(&[a(true), None]), Err(TooFew));
     }
 
     #[test]

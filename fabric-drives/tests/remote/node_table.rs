@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use drives::nodes::Process;
 use drives::{DriveError, ErrorKind};
 use fabric_drives::{
     Claim, Drained, KeyFolder, Node, NodeOptions, NodeState, NodeTable, NodeTableLimits,
@@ -519,5 +520,114 @@ fn a_node_has_an_entry_with_drives_that_its_pool_got_since_it_was_started() {
     // A sled that starts again has forgotten it.
     sleds[2].change_nodes(|nodes| nodes.entries.clear());
     wait_for_entries(&sleds);
+    drop(node);
+}
+
+/// Milliseconds of the leases of the nodes below.
+const SHORT_MS: u32 = 600;
+
+/// The entry of a node.
+fn entry_of(number: u16, process: &Process) -> NodeEntry {
+    NodeEntry {
+        number,
+        age_ms: 0,
+        lease_ms: SHORT_MS,
+        node: [7; 16],
+        text: format!("{process}\nserves 7\n").into_bytes(),
+    }
+}
+
+/// That of a node on another machine with the name of this one.
+fn namesakes_entry(number: u16) -> NodeEntry {
+    entry_of(number, &Process::elsewhere(&Process::own().node))
+}
+
+fn join_at(sled: &Sled) -> Result<Node, DriveError> {
+    let host = Nqn::new("nqn.2026-11.dev.onefold:a-pool").expect("a name");
+    let options = NodeOptions {
+        lease: Duration::from_millis(SHORT_MS.into()),
+        ..NodeOptions::new(host, KeyFolder::new("/no/keys"))
+    };
+    let drive = sled.address().parse().expect("an address");
+    Node::join(vec![drive], None, options)
+}
+
+/// The numbers that are kept.
+fn numbers(sled: &Sled) -> Vec<u16> {
+    let mut numbers = Vec::new();
+    sled.change_nodes(|nodes| numbers = nodes.entries.keys().copied().collect());
+    numbers
+}
+
+#[track_caller]
+fn assert_refused(sled: &Sled, joined: Result<Node, DriveError>) {
+    let error = joined.expect_err("another machine has its name");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    let name = Process::own().node;
+    for word in [sled.address(), name, "hostnamectl hostname NAME".to_owned()] {
+        assert!(error.to_string().contains(&word), "{error}");
+    }
+}
+
+#[test]
+fn a_machine_with_the_name_of_one_that_lives_is_refused_before_it_has_an_entry() {
+    let sled = Sled::start(4096).with_nodes();
+    sled.change_nodes(|nodes| {
+        nodes.entries.insert(3, namesakes_entry(3));
+    });
+    assert_refused(&sled, join_at(&sled));
+    assert_eq!(
+        sled.media().count(OPCODE_NODE_TABLE_SEND),
+        0,
+        "it said nothing"
+    );
+    assert_eq!(numbers(&sled), [3]);
+    // Another daemon of this machine, and another machine with another name, keep nobody out.
+    for other in [Process::own(), Process::elsewhere("another name")] {
+        sled.change_nodes(|nodes| {
+            nodes.entries.insert(3, entry_of(3, &other));
+        });
+        drop(join_at(&sled).expect("it has a name of its own"));
+    }
+}
+
+#[test]
+fn of_two_machines_with_one_name_that_start_at_the_same_moment_one_sees_the_other_and_leaves() {
+    let sled = Sled::start(4096).with_nodes();
+    sled.change_nodes(|nodes| nodes.at_entry = Some(namesakes_entry(9)));
+    assert_refused(&sled, join_at(&sled));
+    assert_eq!(
+        numbers(&sled),
+        [9],
+        "nothing is left of the one that was refused"
+    );
+}
+
+#[test]
+fn a_machine_that_started_again_after_a_crash_joins_when_the_lease_of_before_is_over() {
+    let sled = Sled::start(4096).with_nodes();
+    const LONG_MS: u32 = 4000;
+    let left = NodeEntry {
+        lease_ms: LONG_MS,
+        ..namesakes_entry(3)
+    };
+    sled.change_nodes(|nodes| {
+        nodes.entries.insert(3, left);
+    });
+    let looks = || sled.media().count(OPCODE_NODE_TABLE_RECEIVE);
+    let joined = std::thread::scope(|scope| {
+        let joining = scope.spawn(|| join_at(&sled));
+        while looks() < 5 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!joining.is_finished(), "it waits");
+        sled.change_nodes(|nodes| {
+            let entry = nodes.entries.get_mut(&3).expect("it is there");
+            entry.age_ms = LONG_MS;
+        });
+        joining.join().expect("it ends")
+    });
+    let node = joined.expect("nobody else has its name");
+    assert_eq!(numbers(&sled), [0, 3]);
     drop(node);
 }

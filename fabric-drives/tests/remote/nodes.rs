@@ -26,6 +26,8 @@ pub(crate) struct Nodes {
     pub(crate) is_silent: bool,
     /// So many pieces that are not the first one are said to be out of order.
     pub(crate) out_of_order: usize,
+    /// What another node enters just before the next entry comes.
+    pub(crate) at_entry: Option<NodeEntry>,
     /// What the next commands that receive are answered with.
     pub(crate) answers: VecDeque<Vec<u8>>,
     /// What the description becomes when a piece of it was received.
@@ -61,6 +63,9 @@ impl Nodes {
     fn send(&mut self, what: TableSend, sent: SentText<'_>) -> Result<(), Status> {
         match what {
             TableSend::Entry { number, lease_ms } => {
+                if let Some(entry) = self.at_entry.take() {
+                    self.entries.insert(entry.number, entry);
+                }
                 let present = self.entries.get(&number);
                 if present.is_some_and(|entry| entry.node != sent.uuid) {
                     return Err(Status::NODE_ENTRY_KEPT.with_dnr());

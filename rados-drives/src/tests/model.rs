@@ -74,9 +74,16 @@ struct World {
     late: Vec<Late>,
 }
 
+/// What somebody else does at a moment.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// See the module.
 #[derive(Default)]
-pub(super) struct Model(Mutex<World>);
+pub(super) struct Model {
+    world: Mutex<World>,
+    /// Before the next lock is taken.
+    before_lock: Mutex<Option<Meanwhile>>,
+}
 
 impl Model {
     pub(super) fn new() -> Arc<Self> {
@@ -84,7 +91,12 @@ impl Model {
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        self.0.lock().expect("no panic")
+        self.world.lock().expect("no panic")
+    }
+
+    /// Somebody does that just before the next lock is taken.
+    pub(super) fn before_lock(&self, run: impl FnOnce() + Send + 'static) {
+        *self.before_lock.lock().expect("no panic") = Some(Box::new(run));
     }
 
     pub(super) fn fail(&self, failure: Option<Errno>) {
@@ -377,6 +389,10 @@ impl Client for ModelClient {
     }
 
     fn lock(&self, object: &str, cookie: &str, lease: Duration) -> Result<(), Errno> {
+        let meanwhile = self.model.before_lock.lock().expect("no panic").take();
+        if let Some(run) = meanwhile {
+            run();
+        }
         let mut world = self.model.world();
         world.check(self.address())?;
         let own = Holder {

@@ -1,7 +1,7 @@
 //! Nodes that offer one pool: who owns it, what the owner says of it, and their numbers.
 
 use drives::nodes::{NODES_MAX, Ownership, Process};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use drives::ErrorKind;
@@ -158,5 +158,66 @@ fn the_number_of_a_process_that_ended_here_is_free_at_once() {
         let next = join_as(&model, Process::own()).expect("it joins");
         assert_eq!(next.number(), 0);
         assert_eq!(next.others().expect("heard"), []);
+    });
+}
+
+/// The name of this machine, which another one has too.
+fn own_name() -> String {
+    Process::own().node
+}
+
+#[track_caller]
+fn assert_refused(joined: Result<Node, drives::DriveError>) {
+    let error = joined.expect_err("another machine has its name");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    for word in ["rados:p/d", &own_name(), "hostnamectl hostname NAME"] {
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[test]
+fn a_machine_with_the_name_of_one_that_lives_is_refused_and_the_owner_keeps_its_drive() {
+    let model = Model::new();
+    story(async || {
+        let name = own_name();
+        let (other, b) = (node(&model, &name), node(&model, "b"));
+        let drive = owner(&model, &name).await;
+        assert_refused(join_as(&model, Process::own()));
+        assert_eq!(seen(&b), Ownership::Owned(name.clone()));
+        assert_eq!(b.others().expect("heard").len(), 1);
+        other.describe(b"it goes on").expect("it is the owner");
+        // Another daemon of that machine is one more node.
+        assert_eq!(node(&model, &name).number(), 2);
+        drop(drive);
+    });
+}
+
+#[test]
+fn of_two_machines_with_one_name_that_start_at_the_same_moment_one_sees_the_other_and_leaves() {
+    let model = Model::new();
+    story(async || {
+        let (sender, joined) = mpsc::channel();
+        let meanwhile = model.clone();
+        model.before_lock(move || {
+            let _ = sender.send(node(&meanwhile, &own_name()));
+        });
+        assert_refused(join_as(&model, Process::own()));
+        let first = joined.recv().expect("it joined in between");
+        wait_for("the end of the one that was refused", || {
+            first.others().expect("heard").is_empty()
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_machine_that_started_again_after_a_crash_joins_when_the_lease_of_before_is_over() {
+    let model = Model::new();
+    story(async || {
+        let crashed = node(&model, &own_name());
+        model.cut_off_all();
+        let node = join_as(&model, Process::own()).expect("nobody else has its name");
+        assert_eq!(node.number(), crashed.number(), "that one's lease was over");
+        assert_eq!(node.others().expect("heard"), []);
     });
 }

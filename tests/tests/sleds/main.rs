@@ -1,5 +1,6 @@
 //! Several nodes offer one pool whose drives are on sleds (`onefold serve --join`), and hosts are attached to all of them.
 
 mod cluster;
+mod names;
 mod offered;
 mod standby;
