@@ -272,6 +272,10 @@ fn a_sled_that_starts_again_hears_who_is_drained_and_one_that_is_gone_is_named()
     let owners = cell.wait_for_owners(&machines[..1], machines);
     cell.drain(machines[0], &owners);
     cell.wait_for_owners(&machines[1..], machines);
+    // Whoever begins to take a pool is named as its owner, and needs both sleds until it has it.
+    for daemon in &second {
+        daemon.prints("ready", PATIENCE);
+    }
     cell.sleds[1].kill();
     let drives = [cell.sleds[0].drive.as_str(), cell.sleds[1].drive.as_str()];
     let (code, status) = asked(&["cluster", "status", drives[0], drives[1], "--json"]);
