@@ -1,7 +1,7 @@
 //! The same with QEMU's storage daemon as the server: what others understand by the protocol, and a process that ends.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -81,11 +81,23 @@ impl Qemu {
 
     pub(crate) async fn open(&self, options: OpenOptions) -> VhostDrive {
         let socket = self.path("socket");
-        wait_for("the socket", || socket.exists()).await;
+        wait_for("the server", || is_listening(&socket)).await;
         let address = format!("vhost-user:{}", socket.display());
         let opened = VhostDrive::open(address.parse().expect("an address"), options).await;
         opened.expect("it opens")
     }
+}
+
+/// Whether a server listens at a socket. It binds it a moment before, and clients are refused until then.
+fn is_listening(socket: &Path) -> bool {
+    // `__SO_ACCEPTCON` of include/uapi/linux/net.h, in the fourth column of proc_pid_net(5).
+    const LISTENS: &str = "00010000";
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let is_it = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        words.nth(3) == Some(LISTENS) && words.next_back().map(Path::new) == Some(socket)
+    };
+    sockets.lines().any(is_it)
 }
 
 impl Drop for Qemu {
@@ -156,7 +168,7 @@ fn a_server_whose_process_has_ended_is_fenced_at_once_and_used_again_when_it_is_
         assert_eq!(error.kind(), ErrorKind::Io);
         qemu.run().expect("started");
         let socket = qemu.path("socket");
-        wait_for("the socket", || socket.exists()).await;
+        wait_for("the server", || is_listening(&socket)).await;
         assert_eq!(read(&drive, 5).await.expect("it is back"), 1);
         write(&drive, 5, 3).await.expect("it is back");
         drive
