@@ -235,7 +235,7 @@ impl Index {
         self.at(&blocks.get(pba).fingerprint).insert(pba, known)
     }
 
-    /// How many blocks can be found. Looks at all shards: a millisecond in the largest pools.
+    /// How many blocks can be found. Looks at all shards, of which the largest pools have 65,536.
     pub(crate) fn len(&self) -> u64 {
         self.shards.iter().map(|it| u64::from(it.used())).sum()
     }
