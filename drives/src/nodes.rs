@@ -162,6 +162,7 @@ pub fn check_name(
                          this node waits until it is known whether that one lives"
                     );
                 }
+                // Nothing tells when a lease that somebody else keeps ends: it can only be asked again.
                 std::thread::sleep(lease / LOOKS);
             }
             Name::Taken => {
