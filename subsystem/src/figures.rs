@@ -226,6 +226,9 @@ pub struct SpaceDetail {
     /// Memory that they take now, in bytes.
     #[serde(default)]
     pub metadata_resident_bytes: u64,
+    /// Memory that follows from the size of the drives and is never given back, in bytes: above all a bit for each block.
+    #[serde(default)]
+    pub metadata_fixed_bytes: u64,
     /// Reads of the store for parts of maps that were not in memory, since the pool was opened.
     #[serde(default)]
     pub map_page_reads: u64,
@@ -260,6 +263,7 @@ impl SpaceDetail {
             corrupt_blocks: status.corrupt_blocks,
             metadata_cache_bytes: status.metadata_cache_bytes,
             metadata_resident_bytes: status.metadata_resident_bytes,
+            metadata_fixed_bytes: status.metadata_fixed_bytes,
             map_page_reads: status.map_page_reads,
             index_bytes: status.index_bytes,
             index_bytes_max: status.index_bytes_max,

@@ -240,6 +240,11 @@ pub(super) fn memory(page: &mut Page<'_>, space: &PoolStatus) -> fmt::Result {
     page.gauge(name, space.metadata_resident_bytes)?;
     let name = bytes("metadata_cache_limit", "Memory that they may take");
     page.gauge(name, space.metadata_cache_bytes)?;
+    let name = bytes(
+        "metadata_fixed",
+        "Memory of what is never evicted: free blocks, and where rows of blocks lie",
+    );
+    page.gauge(name, space.metadata_fixed_bytes)?;
     let name = plain(
         "map_page_reads",
         "Reads of the store for pages of maps that were not in memory",

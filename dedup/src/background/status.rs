@@ -66,6 +66,9 @@ pub struct PoolStatus {
     pub metadata_cache_bytes: u64,
     /// Memory that they take now, in bytes.
     pub metadata_resident_bytes: u64,
+    /// Memory of what is never evicted, in bytes, beside the index: free blocks (a bit for each block of the drives), freed ones that
+    /// wait, and where the rows of blocks lie. It follows from the size of the drives.
+    pub metadata_fixed_bytes: u64,
     /// Reads of the store for pages of maps since the pool was opened.
     pub map_page_reads: u64,
     /// Pages of maps that left memory since the pool was opened, to be read again when they are needed.
@@ -299,13 +302,14 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
             (entry.info.clone(), map.mapped(), map.inherits())
         })
         .collect();
-    let (used, capacity, reclaiming, free) = {
+    let (used, capacity, reclaiming, free, space_bytes) = {
         let space = state.space();
         (
             space.used(),
             space.capacity(),
             space.reclaiming(),
             space.free(),
+            space.memory_bytes(),
         )
     };
     let PackCount {
@@ -333,6 +337,7 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
         hint_hits: state.on_disk_index.answered,
         metadata_cache_bytes: state.resident.limit(),
         metadata_resident_bytes: state.resident.bytes(),
+        metadata_fixed_bytes: state.blocks.fixed_bytes() + space_bytes,
         map_page_reads,
         map_page_evictions,
         damaged_blocks: lock(&shared.damage).count(),

@@ -51,8 +51,8 @@ const UNUSED: BlockInfo = BlockInfo {
     fingerprint: Fingerprint([0; 16]),
 };
 
-/// Memory of a row page: its rows, and what is noted of it.
-pub(crate) const ROW_PAGE_BYTES: u64 = (size_of::<Rows>() + size_of::<RowPage>()) as u64;
+/// Memory of a row page. What is noted of it lies with the other ones of its folder ([`BlockTable::pages_bytes`]).
+pub(crate) const ROW_PAGE_BYTES: u64 = size_of::<Rows>() as u64;
 
 /// Row pages that are being read from the store.
 struct Load {
@@ -522,10 +522,13 @@ impl BlockTable {
         #[cfg(test)]
         let infos = rows.iter().map(Row::get).collect();
         page.leave();
-        folder.leaves();
+        let was_last = folder.leaves();
         if is_used {
             folder.stored |= 1 << at;
             self.stored_row_pages += 1;
+        }
+        if was_last {
+            table.pages_left();
         }
         self.note_partial();
         #[cfg(test)]
@@ -549,6 +552,18 @@ impl BlockTable {
     #[inline]
     pub(crate) fn came(&self) -> usize {
         self.came_count.load(Ordering::Relaxed)
+    }
+
+    /// Memory for what is noted of row pages, in bytes: of each folder as much as for all its row pages, if one is in memory.
+    pub(crate) fn pages_bytes(&self) -> u64 {
+        self.tables.iter().map(Directory::pages_bytes).sum()
+    }
+
+    /// Memory that stays, whatever is evicted, in bytes.
+    pub(crate) fn fixed_bytes(&self) -> u64 {
+        let folders: u64 = self.tables.iter().map(Directory::fixed_bytes).sum();
+        let unentered: usize = self.unentered.iter().map(Vec::len).sum();
+        folders + unentered as u64
     }
 
     /// Whether any fragment of a fragment's pack has references.

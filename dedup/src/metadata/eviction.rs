@@ -24,6 +24,7 @@ impl State {
         while let Some(first) = self.blocks.take_came() {
             self.resident.add(Key::RowPage(first), ROW_PAGE_BYTES);
         }
+        self.resident.set_pages_bytes(self.blocks.pages_bytes());
         if self.is_appending() {
             return;
         }
@@ -37,6 +38,7 @@ impl State {
             let may_leave = self.resident.is_full();
             let fate = self.pass(key, may_leave);
             self.resident.settle(key, fate);
+            self.resident.set_pages_bytes(self.blocks.pages_bytes());
         }
         if self.resident.is_directory_full() {
             self.forget_some();

@@ -62,6 +62,8 @@ struct Accounts {
     bytes: u64,
     /// A part of `bytes`: where what is stored is noted.
     directory_bytes: u64,
+    /// A part of `bytes`: what is noted of row pages of blocks.
+    pages_bytes: u64,
     clock: VecDeque<Key>,
     stale: usize,
     /// Steps since something was evicted.
@@ -80,6 +82,7 @@ impl Resident {
             accounts: Mutex::new(Accounts {
                 bytes: 0,
                 directory_bytes: 0,
+                pages_bytes: 0,
                 clock: VecDeque::new(),
                 stale: 0,
                 idle: 0,
@@ -194,6 +197,21 @@ impl Resident {
         accounts.directory_bytes = accounts.directory_bytes.saturating_sub(bytes);
         let bytes = accounts.bytes.saturating_sub(bytes);
         self.set_bytes(&mut accounts, bytes);
+    }
+
+    /// What is noted of row pages of blocks takes so much now.
+    pub(crate) fn set_pages_bytes(&self, pages_bytes: u64) {
+        let mut accounts = self.accounts();
+        let before = std::mem::replace(&mut accounts.pages_bytes, pages_bytes);
+        if before != pages_bytes {
+            let bytes = (accounts.bytes + pages_bytes).saturating_sub(before);
+            self.set_bytes(&mut accounts, bytes);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn pages_bytes(&self) -> u64 {
+        self.accounts().pages_bytes
     }
 
     fn set_bytes(&self, accounts: &mut Accounts, bytes: u64) {

@@ -103,6 +103,14 @@ impl Space {
             .map(|drive| (drive.capacity(), drive.free))
     }
 
+    /// Memory of it, in bytes. None of it is evicted.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let drives: usize = self.drives.iter().map(DriveSpace::memory_bytes).sum();
+        let waiting = self.quarantine.capacity() * size_of::<(u64, Pba)>()
+            + self.discards.capacity() * size_of::<Pba>();
+        (drives + waiting) as u64
+    }
+
     /// Whether one of the drives has that address.
     pub(crate) fn contains(&self, pba: Pba) -> bool {
         self.drives
@@ -473,6 +481,10 @@ impl DriveSpace {
             space.group_free[(block / GROUP) as usize] -= 1;
         }
         space
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.words) + size_of_val(&*self.group_free) + size_of_val(&*self.withdrawn)
     }
 
     fn forget(&mut self, end: u64, used: u64) {

@@ -485,6 +485,13 @@ pub(crate) mod tests {
         assert_eq!(report.findings_total, 0, "{report:?}");
     }
 
+    /// Memory for what is noted of row pages is a part of what is told, and of what has a bound.
+    fn all_is_counted(engine: &Engine) {
+        let state = lock(&engine.shared.state);
+        assert!(state.blocks.pages_bytes() > 0);
+        assert_eq!(state.resident.pages_bytes(), state.blocks.pages_bytes());
+    }
+
     #[test]
     fn with_memory_for_a_hundredth_of_the_blocks_no_duplicate_is_missed_and_every_block_is_freed() {
         reactor::run(reactor::Config::default(), async {
@@ -495,7 +502,9 @@ pub(crate) mod tests {
                 pool.write(&first, 0).await;
                 engine.maintain().await.unwrap();
                 let used = used_blocks(&engine);
+                all_is_counted(&engine);
                 evict(&engine.shared);
+                all_is_counted(&engine);
                 assert!(engine.status().metadata_resident_bytes <= CACHE_BYTES);
                 assert!(!lock(&engine.shared.state).blocks.is_whole());
 

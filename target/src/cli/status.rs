@@ -137,10 +137,11 @@ fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
     text += "Reclaiming: freed, and free for new data when a flush has made that durable.\n";
     let _ = writeln!(
         text,
-        "\nMaps in memory: {} of {} at most; parts of them were read {} times.",
+        "\nMaps in memory: {} of {} at most; parts of them were read {} times. Free blocks: {}.",
         format_human(detail.metadata_resident_bytes),
         format_human(detail.metadata_cache_bytes),
-        detail.map_page_reads
+        detail.map_page_reads,
+        format_human(detail.metadata_fixed_bytes)
     );
     let _ = writeln!(
         text,

@@ -231,10 +231,14 @@ impl Folder {
         Some(&mut self.pages.get_mut()?.0[at])
     }
 
-    #[inline]
-    fn page_or_new(&self, at: usize) -> &RowPage {
-        let new = || Box::new(Pages([const { RowPage::new() }; FOLDER_ROW_PAGES]));
-        &self.pages.get_or_init(new).0[at]
+    /// A row page, and whether memory was taken for those of the folder.
+    fn page_or_new(&self, at: usize) -> (&RowPage, bool) {
+        let mut is_new = false;
+        let pages = self.pages.get_or_init(|| {
+            is_new = true;
+            Box::new(Pages([const { RowPage::new() }; FOLDER_ROW_PAGES]))
+        });
+        (&pages.0[at], is_new)
     }
 
     /// One more row page is in memory.
@@ -242,13 +246,11 @@ impl Folder {
         self.resident.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less.
-    pub(super) fn leaves(&mut self) {
+    /// One less. Returns whether it was the last one: then the memory for those of the folder is given back.
+    pub(super) fn leaves(&mut self) -> bool {
         let resident = self.resident.get_mut();
         *resident = resident.saturating_sub(1);
-        if *resident == 0 {
-            self.pages.take();
-        }
+        *resident == 0 && self.pages.take().is_some()
     }
 
     /// Whether none of its addresses is in use.
@@ -264,7 +266,12 @@ pub(super) struct Directory {
     chunks: Box<[OnceLock<Box<Chunk>>]>,
     /// One past the last folder that there ever was.
     end: AtomicU64,
+    /// Folders with row pages in memory.
+    resident: AtomicU64,
 }
+
+/// Memory of a folder for its row pages, if any is there.
+const PAGES_BYTES: u64 = size_of::<Pages>() as u64;
 
 impl Directory {
     /// For so many addresses.
@@ -274,7 +281,25 @@ impl Directory {
         Self {
             chunks: chunks.collect(),
             end: AtomicU64::new(0),
+            resident: AtomicU64::new(0),
         }
+    }
+
+    /// Memory that stays, whatever is evicted, in bytes: the folders.
+    pub(super) fn fixed_bytes(&self) -> u64 {
+        let chunks = self.chunks.iter().filter(|chunk| chunk.get().is_some());
+        (size_of_val(&*self.chunks) + chunks.count() * size_of::<Chunk>()) as u64
+    }
+
+    /// Memory of all folders for row pages, in bytes.
+    pub(super) fn pages_bytes(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed) * PAGES_BYTES
+    }
+
+    /// The row pages of a folder have all left memory.
+    pub(super) fn pages_left(&mut self) {
+        let resident = self.resident.get_mut();
+        *resident = resident.saturating_sub(1);
     }
 
     #[inline]
@@ -294,7 +319,11 @@ impl Directory {
         let folder = &chunk.0[number % CHUNK];
         let page = folder.page(at).unwrap_or_else(|| {
             self.end.fetch_max(number as u64 + 1, Ordering::AcqRel);
-            folder.page_or_new(at)
+            let (page, is_new) = folder.page_or_new(at);
+            if is_new {
+                self.resident.fetch_add(1, Ordering::Relaxed);
+            }
+            page
         });
         (folder, page)
     }

@@ -59,6 +59,25 @@ fn a_row_page_in_which_nothing_is_in_use_leaves_nothing_behind() {
     assert_eq!(blocks.evict(pba, 5), Eviction::Absent);
 }
 
+#[test]
+fn what_is_noted_of_row_pages_counts_until_the_last_one_of_a_folder_leaves() {
+    let mut blocks = BlockTable::new(&[10 * GROUP]);
+    let [first, beside, far] = [0, ROW_PAGE, 3 * GROUP].map(|number| Pba::new(0, number));
+    let fixed = blocks.fixed_bytes();
+    assert_eq!(blocks.pages_bytes(), 0);
+    set(&blocks, first, 1);
+    let one = blocks.pages_bytes();
+    assert!(one > 0 && blocks.fixed_bytes() > fixed);
+    set(&blocks, beside, 1);
+    assert_eq!(blocks.pages_bytes(), one, "both are of one folder");
+    set(&blocks, far, 1);
+    for (pba, left) in [(first, 2 * one), (far, one), (beside, 0)] {
+        assert_eq!(blocks.evict(pba, 0), Eviction::Stays); // it was just used
+        assert_eq!(blocks.evict(pba, 0), Eviction::Gone);
+        assert_eq!(blocks.pages_bytes(), left);
+    }
+}
+
 /// What a command or a checkpoint does.
 #[derive(Clone, Debug)]
 enum Step {
