@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use crate::changes::Changes;
 use crate::error::MetaError;
 use crate::record::{MapEntry, NewBlock, Record};
+use crate::runs::{ENTRIES_MAX, Runs, Side};
 use crate::setting::SettingChanges;
-use crate::stretch::{ENTRIES_MAX, Side, Stretches};
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, REFCOUNT_MAX, Totals,
     VolumeInfo, VolumePolicy, VolumeState,
@@ -174,9 +174,9 @@ pub struct BatchBuilder {
     /// The record that each came with, counted from the first.
     changes: Vec<u32>,
     /// Which mappings they change, by map and sub-block.
-    mappings: Stretches<(MapId, u64)>,
+    mappings: Runs<(MapId, u64)>,
     /// Blocks that entries refer to, each as its new block or as its old one.
-    references: Stretches<u64>,
+    references: Runs<u64>,
     volumes: BTreeMap<u32, VolumeChange>,
     maps: BTreeMap<MapId, Option<MapInfo>>,
     settings: SettingChanges,
@@ -190,8 +190,8 @@ impl BatchBuilder {
             next_seq: base_seq,
             entries: Vec::new(),
             changes: Vec::new(),
-            mappings: Stretches::default(),
-            references: Stretches::default(),
+            mappings: Runs::default(),
+            references: Runs::default(),
             volumes: BTreeMap::new(),
             maps: BTreeMap::new(),
             settings: SettingChanges::new(),
@@ -431,7 +431,7 @@ impl BatchBuilder {
 
 /// What a run makes of each mapping.
 fn sorted_mappings(
-    mappings: Stretches<(MapId, u64)>,
+    mappings: Runs<(MapId, u64)>,
     records: &[u32],
     entries: &[MapEntry],
 ) -> Result<Changes<(MapId, u64), MapChange>, MetaError> {
@@ -439,9 +439,9 @@ fn sorted_mappings(
     let mapping = |NewBlock { pba, crc32c, .. }: NewBlock| Mapping { pba, crc32c };
     // Entries lie in the order of time. They are fetched for all at once, so that the processor waits for many at a time.
     let mut alone = Vec::with_capacity(entries.len());
-    mappings.by_number(records, |(map, sub_block), places| {
-        if let [place] = places {
-            alone.push((changes.len(), place.entry()));
+    mappings.by_number(records, |(map, sub_block), occurrences| {
+        if let [occurrence] = occurrences {
+            alone.push((changes.len(), occurrence.entry()));
             let change = MapChange {
                 old: None,
                 new: None,
@@ -449,7 +449,7 @@ fn sorted_mappings(
             changes.push(((map, sub_block), change));
             return Ok(());
         }
-        let mut of_one = places.iter().map(|place| entries[place.entry()]);
+        let mut of_one = occurrences.iter().map(|at| entries[at.entry()]);
         let Some(MapEntry { old, mut new }) = of_one.next() else {
             return Ok(());
         };
@@ -498,7 +498,7 @@ fn sorted_mappings(
 /// What a run makes of each block. In each change references are taken before any is given back, so that a
 /// block that only moves within it is never seen without a reference.
 fn sorted_blocks(
-    references: Stretches<u64>,
+    references: Runs<u64>,
     records: &[u32],
     entries: &[MapEntry],
 ) -> Result<Changes<Pba, BlockChange>, MetaError> {

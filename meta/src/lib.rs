@@ -43,10 +43,10 @@ mod on_drives;
 mod pool;
 mod record;
 mod restored;
+mod runs;
 mod segment;
 mod setting;
 mod store;
-mod stretch;
 mod types;
 
 pub use backup::BackupFolder;
