@@ -310,7 +310,7 @@ fn disk(seeds: &mut Seeds) {
         refcount: 2,
         fingerprint: Fingerprint([9; 16]),
         crc32c: 5,
-        is_hinted: false,
+        has_index_entry: false,
     };
     let blocks = [77, 78, 127].map(|number| (Pba::new(1, number), block));
     let blocks = Row::Blocks(blocks.to_vec());

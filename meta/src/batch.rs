@@ -59,8 +59,8 @@ pub struct BlockChange {
     pub lowest: i64,
     /// Content that the run's last new mapping to the block names.
     pub content: Option<BlockContent>,
-    /// A hint is to lead to the block, if it has a fingerprint and is in use afterwards.
-    pub wants_hint: bool,
+    /// An index entry is to lead to the block, if it has a fingerprint and is in use afterwards.
+    pub wants_index_entry: bool,
 }
 
 /// The change of one volume by a whole run.
@@ -580,36 +580,37 @@ pub(crate) fn resolve_block(
         refcount,
         fingerprint: content.fingerprint,
         crc32c: content.crc32c,
-        is_hinted: content.fingerprint.is_some()
-            && (change.wants_hint
+        has_index_entry: content.fingerprint.is_some()
+            && (change.wants_index_entry
                 || stored.is_some_and(|stored| {
-                    stored.is_hinted && stored.fingerprint == content.fingerprint
+                    stored.has_index_entry && stored.fingerprint == content.fingerprint
                 })),
     }))
 }
 
-/// What becomes of hints when the row of a block changes.
+/// What becomes of index entries when the row of a block changes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HintChange {
+pub(crate) struct IndexEntryChange {
     /// The one for this content goes: it leads to the block.
     pub(crate) old: Option<Fingerprint>,
     /// The one for this content leads to the block from now on.
     pub(crate) new: Option<Fingerprint>,
 }
 
-impl HintChange {
+impl IndexEntryChange {
     pub(crate) fn new(
         before: Option<BlockRow>,
         after: Option<BlockRow>,
         change: &BlockChange,
     ) -> Self {
-        let hinted = |row: Option<BlockRow>| Some(row.filter(|row| row.is_hinted)?.fingerprint);
-        let (before, after) = (hinted(before), hinted(after));
+        let entry =
+            |row: Option<BlockRow>| Some(row.filter(|row| row.has_index_entry)?.fingerprint);
+        let (before, after) = (entry(before), entry(after));
         match before == after {
             true => Self::default(),
             false => Self {
                 old: before,
-                new: after.filter(|_| change.wants_hint),
+                new: after.filter(|_| change.wants_index_entry),
             },
         }
     }

@@ -502,8 +502,8 @@ pub struct BlockRow {
     pub fingerprint: Fingerprint,
     /// CRC-32C of its content.
     pub crc32c: u32,
-    /// The hint for its fingerprint leads to it ([`Store::put_hints`](crate::Store::put_hints)).
-    pub is_hinted: bool,
+    /// The index entry for its fingerprint leads to it ([`Store::put_index_entries`](crate::Store::put_index_entries)).
+    pub has_index_entry: bool,
 }
 
 /// Where a sub-block lies, and what a read of it must find there.

@@ -232,7 +232,7 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
     let data_blocks = drives.data_blocks().to_vec();
     let store = parts.store.clone();
     let ends = data_blocks.clone();
-    let (known, settings, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
+    let (known, settings, totals, used_ends, has_index) = block_on(parts.blocking, move || {
         let totals = store.totals()?;
         let mut used_ends = Vec::new();
         for (drive, blocks) in (0u16..).zip(&ends) {
@@ -257,7 +257,13 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
             }
         }
         let (known, settings) = ((store.volumes()?, store.maps()?), store.settings()?);
-        Ok((known, settings, totals, used_ends, store.has_hints()?))
+        Ok((
+            known,
+            settings,
+            totals,
+            used_ends,
+            store.has_index_entries()?,
+        ))
     })
     .await?;
     let config = &parts.config;
@@ -268,7 +274,7 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
         Resident::new(config.metadata_cache_bytes),
         (
             Index::new(&data_blocks, config.index_bytes_max),
-            OnDiskIndex::new(has_hints),
+            OnDiskIndex::new(has_index),
         ),
     );
     for segment in drives.unplaced() {

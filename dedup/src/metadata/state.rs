@@ -6,7 +6,7 @@
 //! who has the state alone sees maps that agree with counts, and a host's read takes the map's lock alone.
 //!
 //! Order of the locks inside, from the first to the last: a place in the index, the counts of packs, then one of free space, what waits for
-//! hints, the accounts of memory, and flights.
+//! index entries, the accounts of memory, and flights.
 //!
 //! Invariants, whenever nobody has the lock:
 //! * The count of a block equals the mappings to it and the references that commands under way hold (I4). A row page
@@ -81,7 +81,7 @@ pub(crate) enum Claim {
     /// What is known of that address is in the store only: bring it in, then look up again. It may have
     /// the content, or be the one to be handed out next.
     Load(Pba),
-    /// The store has to be asked for a hint, then look up again.
+    /// The store has to be asked for an index entry, then look up again.
     Ask,
     /// It is new and no block is free.
     Full,
@@ -607,7 +607,7 @@ impl State {
 
     /// A command gives back a reference that it holds of a stable block.
     pub(crate) fn give_back(&self, pba: Pba) {
-        self.hints_give_back(pba);
+        self.give_back_unindexed(pba);
         let freed = self.lose(pba, |blocks| blocks.let_go(pba, 1));
         self.quarantine(freed.as_slice());
     }

@@ -709,7 +709,7 @@ fn any_batch() -> impl Strategy<Value = Batch> {
                 let old = old.map(Pba);
                 batch.map.insert(key, crate::batch::MapChange { old, new });
             }
-            for (pba, (delta, lowest, content, wants_hint)) in blocks {
+            for (pba, (delta, lowest, content, wants_index_entry)) in blocks {
                 let content = content.map(|(fingerprint, crc32c)| crate::batch::BlockContent {
                     fingerprint: Fingerprint(fingerprint),
                     crc32c,
@@ -718,7 +718,7 @@ fn any_batch() -> impl Strategy<Value = Batch> {
                     delta,
                     lowest,
                     content,
-                    wants_hint,
+                    wants_index_entry,
                 };
                 batch.blocks.insert(Pba(pba), change);
             }

@@ -467,7 +467,7 @@ impl NaivePool {
                         refcount: 1,
                         fingerprint,
                         crc32c,
-                        is_hinted: false,
+                        has_index_entry: false,
                     },
                 );
                 pba

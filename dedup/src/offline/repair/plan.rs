@@ -761,7 +761,7 @@ fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Bat
                 let is_same_content =
                     before.as_ref().map(content_of) == after.as_ref().map(content_of);
                 let change = BlockChange {
-                    wants_hint: false,
+                    wants_index_entry: false,
                     delta: new - old,
                     // New content means that all old references go away first.
                     lowest: if is_same_content {

@@ -70,13 +70,13 @@ fn a_drive_that_is_away_during_an_import_goes_on_from_nothing_that_was_imported_
 }
 
 #[test]
-fn contents_can_be_given_hints_again_after_an_import() {
+fn contents_can_be_given_index_entries_again_after_an_import() {
     let (pool, open) = Pool::joined(1);
     open.store.apply(&batch(1, 3)).unwrap();
     let blocks = open.store.blocks(Pba(0), Pba(u64::MAX), 10).unwrap();
-    let hints = [(blocks[0].0, blocks[0].1.fingerprint)];
-    open.store.put_hints(&hints).unwrap();
-    // What is copied from here on says that there are hints, which stay in the folder.
+    let entries = [(blocks[0].0, blocks[0].1.fingerprint)];
+    open.store.put_index_entries(&entries).unwrap();
+    // What is copied from here on says that there are index entries, which stay in the folder.
     open.copies.leave(0).unwrap();
     open.copies.join(&pool.areas()).unwrap();
     let found = Importable::look(POOL, &pool.areas()).unwrap();
@@ -85,9 +85,12 @@ fn contents_can_be_given_hints_again_after_an_import() {
     found.write(&folder, found.identity()).unwrap();
     let store = RocksStore::open(&folder.join("metadata"), POOL, RocksOptions::default());
     let store = store.unwrap();
-    assert!(crate::check(&store).unwrap().hints_agree);
-    store.put_hints(&hints).unwrap();
-    assert_eq!(store.hints(&[hints[0].1]).unwrap(), [Some(hints[0].0)]);
+    assert!(crate::check(&store).unwrap().index_agrees);
+    store.put_index_entries(&entries).unwrap();
+    assert_eq!(
+        store.index_entries(&[entries[0].1]).unwrap(),
+        [Some(entries[0].0)]
+    );
 }
 
 #[test]
