@@ -224,10 +224,11 @@ impl BlockTable {
     /// Whether the table knows of the address what there is to know.
     #[inline]
     pub(crate) fn is_resident(&self, pba: Pba) -> bool {
-        self.is_whole() || (self.is_entered(pba) && !self.is_away(pba))
+        self.is_whole() || (self.is_entered(pba) && !self.is_only_stored(pba))
     }
 
-    fn is_away(&self, pba: Pba) -> bool {
+    /// Whether the store alone has the row page of an address.
+    fn is_only_stored(&self, pba: Pba) -> bool {
         let (_, _, at, _) = place(pba);
         self.folder(pba)
             .is_some_and(|folder| folder.stored & 1 << at != 0)
@@ -433,7 +434,7 @@ impl BlockTable {
             .is_some_and(|load| load.left == ticket.left);
         #[cfg(test)]
         let is_valid = is_valid || crate::ablation::is(crate::ablation::Broken::BelieveStaleBlocks);
-        if is_valid && self.is_entered(first) && self.is_away(first) {
+        if is_valid && self.is_entered(first) && self.is_only_stored(first) {
             self.bring(first, rows);
         }
     }

@@ -493,8 +493,8 @@ impl State {
     /// Of the blocks that a flight would get next, those of which only the store knows.
     pub(crate) fn not_resident_ahead(&self, flight: &Flight, count: usize) -> Vec<Pba> {
         let ahead: Vec<Pba> = self.space().ahead(flight.drive, count).collect();
-        let away = ahead.into_iter();
-        away.filter(|pba| !self.blocks.is_resident(*pba)).collect()
+        let ahead = ahead.into_iter();
+        ahead.filter(|pba| !self.blocks.is_resident(*pba)).collect()
     }
 
     /// A block in flight was not written, and will not be: all its references are void.

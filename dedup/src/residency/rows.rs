@@ -549,12 +549,12 @@ pub(crate) mod tests {
             engine.maintain().await.unwrap();
             evict(shared);
             let is_here = |pba: Pba| lock(&shared.state).blocks.is_resident(pba);
-            let away = (0..u64::from(BLOCKS)).map(|at| Pba::new(0, at));
-            let away = away.into_iter().find(|pba| !is_here(*pba)).unwrap();
+            let evicted = (0..u64::from(BLOCKS)).map(|at| Pba::new(0, at));
+            let evicted = evicted.into_iter().find(|pba| !is_here(*pba)).unwrap();
             let unused = row_page_of(Pba::new(0, u64::from(BLOCKS + BLOCKS / 2)));
             assert!(is_here(unused), "nothing of it is in use");
 
-            let mut pinning = Box::pin(pin_rows(shared, [away, unused]));
+            let mut pinning = Box::pin(pin_rows(shared, [evicted, unused]));
             poll_fn(|context| {
                 assert!(pinning.as_mut().poll(context).is_pending());
                 Poll::Ready(())
@@ -566,7 +566,7 @@ pub(crate) mod tests {
             while lock(&shared.state).blocks.evict(unused, u64::MAX) == Eviction::Stays {}
             assert!(!is_here(unused), "some of it is in use");
             let _pins = pinning.await.unwrap();
-            assert!(is_here(away) && is_here(unused));
+            assert!(is_here(evicted) && is_here(unused));
         })
         .unwrap();
     }

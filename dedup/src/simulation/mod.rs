@@ -299,7 +299,7 @@ impl Story {
         if loses_power {
             self.boot += 1;
             self.media.power_loss(self.rng.random());
-            for at in (0..self.drives.len()).filter(|at| !self.losses.is_away(*at)) {
+            for at in (0..self.drives.len()).filter(|at| !self.losses.is_missing(*at)) {
                 let plan = Self::plan(&mut self.rng);
                 self.drives[at] = self.drives[at].crash(plan);
             }

@@ -57,7 +57,7 @@ pub enum Followed {
     /// So many changes were made; there are no more at present.
     Changes(u64),
     /// The drives, or not all of them, can be read at present.
-    Away(MetaError),
+    Unreachable(MetaError),
     /// It cannot go on: all has to be made anew.
     Lost,
 }
@@ -128,7 +128,7 @@ impl Ahead {
     ) -> Result<Followed, MetaError> {
         let members = match members(self.pool, areas) {
             Ok(members) => members,
-            Err(error) => return Ok(Followed::Away(error)),
+            Err(error) => return Ok(Followed::Unreachable(error)),
         };
         if !members.iter().all(|(_, superblock)| self.is_of(superblock)) {
             return Ok(Followed::Lost);
@@ -144,7 +144,7 @@ impl Ahead {
                         false => Followed::Lost,
                     });
                 }
-                Err(error) => return Ok(Followed::Away(error)),
+                Err(error) => return Ok(Followed::Unreachable(error)),
             };
             self.make(&payload)
                 .map_err(|failed| failed.of(&*members[0].0))?;

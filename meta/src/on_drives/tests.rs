@@ -1,8 +1,8 @@
 //! What a user relies on: the pool comes back from its drives as it was acknowledged, whatever failed.
 
 mod ahead;
-mod away;
 mod large;
+mod missing;
 mod needed;
 mod shared;
 mod with_data;

@@ -30,7 +30,7 @@ impl Standby {
         let ahead = self.ahead.as_mut().unwrap();
         match ahead.follow(&pool.areas(), &|| true).unwrap() {
             Followed::Changes(changes) => Some(changes),
-            Followed::Away(error) => panic!("{error}"),
+            Followed::Unreachable(error) => panic!("{error}"),
             Followed::Lost => {
                 self.ahead = None;
                 None
