@@ -341,8 +341,8 @@ async fn copy_held(
     let mut proven = vec![false; held.len()];
     for (at, (pba, contents)) in held.iter().enumerate() {
         let pbas = || contents.iter().map(|content| content.pba);
-        for (turn, place) in drives.readable(*pba).iter().enumerate() {
-            if turn > 0 {
+        for (attempt, place) in drives.readable(*pba).iter().enumerate() {
+            if attempt > 0 {
                 // The copy before is wrong: it is looked at behind this.
                 drives.suspects.add(pbas());
                 let mut again = Vec::new();

@@ -42,16 +42,16 @@ pub(super) fn copy_of(media: &MemoryMedia) -> MemoryMedia {
     copy
 }
 
-/// Makes a copy after some turns, while others work.
+/// Makes a copy after some yields, while others work.
 pub(super) async fn make_one(
     world: Rc<RefCell<World>>,
     engine: Arc<Engine>,
     media: Arc<MemoryMedia>,
     store: Arc<MemoryStore>,
-    turns: u32,
+    yields: u32,
     made: Rc<RefCell<Option<Copy>>>,
 ) {
-    for _ in 0..turns {
+    for _ in 0..yields {
         yield_once().await;
     }
     let world = world.borrow();

@@ -195,11 +195,11 @@ impl Story {
         let Some(at) = self.losses.missing else {
             return (Comeback::None, None);
         };
-        let turns = self.rng.random_range(0..200);
+        let yields = self.rng.random_range(0..200);
         match self.rng.random_range(0..3) {
             0 => {
                 let drive = self.drives[at].clone();
-                let task = reopen(actor, at as u16, drive, turns);
+                let task = reopen(actor, at as u16, drive, yields);
                 (Comeback::Reopened, Some(Box::pin(task)))
             }
             1 => {
@@ -215,7 +215,7 @@ impl Story {
                 };
                 let is_noted = Rc::new(Cell::new(false));
                 let replaced = (drive.clone(), label, is_noted.clone());
-                let task = replace(actor, at as u16, replaced, turns);
+                let task = replace(actor, at as u16, replaced, yields);
                 let comeback = Comeback::Replaced(drive, label, is_noted);
                 (comeback, Some(Box::pin(task)))
             }
@@ -245,9 +245,9 @@ impl Story {
     }
 }
 
-/// A drive that was missing is opened again after some turns, and rebuilt.
-async fn reopen(actor: Actor, at: u16, drive: Arc<ShakyDrive>, turns: u32) {
-    for _ in 0..turns {
+/// A drive that was missing is opened again after some yields, and rebuilt.
+async fn reopen(actor: Actor, at: u16, drive: Arc<ShakyDrive>, yields: u32) {
+    for _ in 0..yields {
         yield_once().await;
     }
     // Refused where the pool takes no changes any more.
@@ -256,14 +256,14 @@ async fn reopen(actor: Actor, at: u16, drive: Arc<ShakyDrive>, turns: u32) {
     }
 }
 
-/// An empty drive takes the place of one after some turns, and is rebuilt.
+/// An empty drive takes the place of one after some yields, and is rebuilt.
 async fn replace(
     actor: Actor,
     at: u16,
     (drive, label, is_noted): (Arc<ShakyDrive>, DriveLabel, Rc<Cell<bool>>),
-    turns: u32,
+    yields: u32,
 ) {
-    for _ in 0..turns {
+    for _ in 0..yields {
         yield_once().await;
     }
     let engine = &actor.engine;

@@ -274,10 +274,10 @@ impl Story {
         let on = self.on_drives.as_ref()?;
         let copies = on.opened.clone()?;
         let areas = self.areas_there(on);
-        let turns = self.rng.random_range(0..300);
+        let yields = self.rng.random_range(0..300);
         Some(Box::pin(async move {
             for _ in 0..3 {
-                for _ in 0..turns {
+                for _ in 0..yields {
                     yield_once().await;
                 }
                 let is_online = |index| !actor.engine.is_drive_offline(index);

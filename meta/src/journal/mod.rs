@@ -141,9 +141,9 @@ impl PendingSync {
                 result: Ok(()),
             };
         }
-        let turn = self.gate.lock.lock();
+        let locked = self.gate.lock.lock();
         // A sync that ended in a panic may have been told of a lost write.
-        if turn.is_err() || self.gate.failed.load(Ordering::Acquire) {
+        if locked.is_err() || self.gate.failed.load(Ordering::Acquire) {
             let result = Err(io::Error::other("an earlier write or sync failed"));
             return FinishedSync {
                 upto: self.upto,
