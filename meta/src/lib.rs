@@ -65,7 +65,7 @@ pub use identity::{
 pub use journal::{
     Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,
     JournalConfig, JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia,
-    PendingSync, Place, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+    PendingSync, ReservedRange, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{
     ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, MetadataPart, MetadataPlace, Opening,

@@ -78,7 +78,7 @@ pub(crate) enum Progress {
     Full,
     /// Its volume is not there any more; nothing is claimed.
     Gone,
-    /// Its record has its place in the journal, and holds the references: it takes place, whoever is dropped.
+    /// Its record has its range of the journal, and holds the references: it takes place, whoever is dropped.
     Recorded,
 }
 
@@ -519,7 +519,7 @@ impl Batch {
         }
     }
 
-    /// The commands whose records have their place when the batch is dropped: their changes are made, and what they
+    /// The commands whose records have their range of the journal when the batch is dropped: their changes are made, and what they
     /// found by its fingerprint is compared all the same.
     fn leave_recorded(&mut self) {
         for job in &mut self.jobs {

@@ -36,7 +36,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-pub use append::{Appended, FinishedAppend, Frames, JournalWriter, Place};
+pub use append::{Appended, FinishedAppend, Frames, JournalWriter, ReservedRange};
 pub use file::FileMedia;
 pub use history::History;
 pub use hooked::HookedMedia;
@@ -541,7 +541,7 @@ impl Journal {
         })
     }
 
-    /// Sequence number of the last record that has a place or was replayed; 0 if there never was one.
+    /// Sequence number of the last record that has a range of the ring or was replayed; 0 if there never was one.
     pub fn last_seq(&self) -> u64 {
         self.head.seq - 1
     }
