@@ -19,7 +19,7 @@ use super::area::MetadataArea;
 use super::base::{self, Pieces};
 use super::change::Change;
 use super::layout::{Layout, Superblock};
-use super::log::{Place, read_frame};
+use super::log::{LogPosition, read_frame};
 use super::members::redo;
 use super::new_metadata::{Failed, NewFolder, NewMetadata, change_of, identity_of};
 use super::newest::{Newest, Told};
@@ -41,7 +41,7 @@ pub struct Ahead {
     folder: BackupFolder,
     layout: Layout,
     /// Where the next change will be.
-    next: Place,
+    next: LogPosition,
     identity: PoolIdentity,
 }
 
@@ -112,7 +112,7 @@ impl Ahead {
             journal,
             folder,
             layout: superblock.layout,
-            next: Place::first(superblock),
+            next: LogPosition::first(superblock),
             identity,
         })
     }
@@ -192,7 +192,7 @@ impl Ahead {
     }
 
     /// Where the next change will be.
-    pub(super) fn next(&self) -> Place {
+    pub(super) fn next(&self) -> LogPosition {
         self.next
     }
 

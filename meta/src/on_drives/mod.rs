@@ -6,8 +6,8 @@
 //! * two superblocks, of which the one with the larger number counts;
 //! * an image of the journal's ring, brought up to date by every sync of the journal;
 //! * a *log* of every change of the store ([`Change`](change::Change)), in order;
-//! * two places for a *base*: all rows of the store at one moment, from which on the log counts. A new base is written into the
-//!   other place when the log is half full, while the store goes on.
+//! * two slots for a *base*: all rows of the store at one moment, from which on the log counts. A new base is written into the
+//!   other slot when the log is half full, while the store goes on.
 //!
 //! Guarantees:
 //!

@@ -175,9 +175,9 @@ fn what_not_all_drives_have_is_not_followed_and_what_was_made_ahead_of_it_is_not
     assert_eq!(standby.follow(&pool), Some(1));
     // One of two has the change.
     let superblock = layout::Superblock::read(&*pool.areas[0]).unwrap().unwrap();
-    let place = standby.ahead.as_ref().unwrap().next();
+    let position = standby.ahead.as_ref().unwrap().next();
     let change = change::encode_settings(&setting("a", b"one of them"));
-    for (block, bytes) in log::frame(&superblock.layout, place, &change) {
+    for (block, bytes) in log::frame(&superblock.layout, position, &change) {
         pool.areas[0].write(block, bytes).wait().unwrap();
     }
     assert_eq!(standby.follow(&pool), Some(0));
