@@ -374,7 +374,7 @@ fn disk(seeds: &mut Seeds) {
         epoch: 7,
         drives: 2,
         machine: "node1".to_owned(),
-        places: Opening::in_folder(Path::new("/var/lib/onefold")),
+        locations: Opening::in_folder(Path::new("/var/lib/onefold")),
         ..Opening::default()
     });
     seeds.add("label", "opened".into(), label.encode()[..320].to_vec());

@@ -68,8 +68,8 @@ pub use journal::{
     PendingSync, ReservedRange, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{
-    ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, MetadataPart, MetadataPlace, Opening,
-    PlaceKind,
+    ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, LocationKind, MetadataLocation,
+    MetadataPart, Opening,
 };
 pub use on_drives::{
     Ahead, Followed, Importable, JournalOnDrives, MayBeOlder, MemoryArea, MetadataArea,

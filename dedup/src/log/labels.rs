@@ -30,7 +30,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use meta::{Batch, Checkpoint, ChosenLabel, Label, Opening, PlaceKind, SettingChanges, Store};
+use meta::{Batch, Checkpoint, ChosenLabel, Label, LocationKind, Opening, SettingChanges, Store};
 use reactor::BufferPool;
 use uuid::Uuid;
 
@@ -524,10 +524,13 @@ pub fn described(opening: &Opening) -> String {
             machine => machine,
         }
     );
-    let paths = opening.places.iter().find_map(|place| match &place.at {
-        PlaceKind::Folder(path) if !path.is_empty() => Some(path),
-        _ => None,
-    });
+    let paths = opening
+        .locations
+        .iter()
+        .find_map(|location| match &location.at {
+            LocationKind::Folder(path) if !path.is_empty() => Some(path),
+            _ => None,
+        });
     if let Some(path) = paths {
         text += &format!(", folder {path}");
     }
