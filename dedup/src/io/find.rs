@@ -59,10 +59,10 @@ pub(crate) async fn find_blocks(
         buf: read,
         unreadable,
     } = verify::read(shared, candidates.iter().map(|it| it.pba)).await;
-    for (place, block) in fingerprint::split(&read).iter().enumerate() {
+    for (index, block) in fingerprint::split(&read).iter().enumerate() {
         let Some(candidate) = candidates
-            .get(place)
-            .filter(|_| !unreadable.contains(&place))
+            .get(index)
+            .filter(|_| !unreadable.contains(&index))
         else {
             continue;
         };

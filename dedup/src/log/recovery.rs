@@ -516,9 +516,9 @@ impl Prover<'_> {
         blocks: &[Pba],
         buf: Buffer,
     ) -> (std::result::Result<Vec<(Pba, Content)>, DriveError>, Buffer) {
-        let places = (0..).step_by(BLOCK_BYTES);
-        let blocks_and_places = blocks.iter().copied().zip(places);
-        let mut fetch = Fetch::of_drive(self.drives, self.drive, blocks_and_places);
+        let offsets = (0..).step_by(BLOCK_BYTES);
+        let blocks_and_offsets = blocks.iter().copied().zip(offsets);
+        let mut fetch = Fetch::of_drive(self.drives, self.drive, blocks_and_offsets);
         let (failed, buf) = fetch.read(buf).await;
         if let Some((_, error)) = failed.into_iter().next() {
             return (Err(error), buf);
