@@ -207,8 +207,8 @@ impl<'a> Labels<'a> {
         let Some(pool) = self.pool else {
             return Ok(None);
         };
-        let place = (store, blocking);
-        let marks = match self.write(pool, checkpoint.epoch, place, buffers).await {
+        let into = (store, blocking);
+        let marks = match self.write(pool, checkpoint.epoch, into, buffers).await {
             Ok(marks) => marks,
             Err(error) => return Ok(Some(error)),
         };
@@ -225,7 +225,7 @@ impl<'a> Labels<'a> {
         &self,
         pool: &PoolLabels,
         epoch: u32,
-        place: (&Arc<dyn Store>, Blocking),
+        store: (&Arc<dyn Store>, Blocking),
         buffers: &BufferPool,
     ) -> Result<Vec<Mark>> {
         let opening = Opening {
@@ -249,7 +249,7 @@ impl<'a> Labels<'a> {
                 Ok(sequence) => Mark { epoch, sequence },
                 Err(error) => {
                     if self.drives.has_copies()
-                        && take_offline(self.drives, place, index, &error).await
+                        && take_offline(self.drives, store, index, &error).await
                     {
                         continue;
                     }
@@ -318,8 +318,8 @@ pub(crate) async fn close(shared: &Shared) -> Result<()> {
         pool: Some(pool),
         found,
     };
-    let place = (&shared.store, shared.blocking);
-    let refused = labels.claim(place, checkpoint, &shared.bounces).await?;
+    let store = (&shared.store, shared.blocking);
+    let refused = labels.claim(store, checkpoint, &shared.bounces).await?;
     refused.map_or(Ok(()), Err)
 }
 

@@ -84,9 +84,9 @@ pub(crate) async fn recover(
     let (replayed, journal) = replay(parts, drives, bounces).await?;
     let checkpoint = next_checkpoint(&journal, labels.newest())?;
     if replayed.records > 0 {
-        let place = (&parts.store, parts.blocking);
+        let store = (&parts.store, parts.blocking);
         for (copy, source) in replayed.copies.wrong(drives) {
-            copies::rewrite(drives, place, (copy, source), bounces).await?;
+            copies::rewrite(drives, store, (copy, source), bounces).await?;
         }
         // What was proven may still be in a drive's cache only.
         let online = (0u16..).zip(drives.iter());
@@ -95,7 +95,7 @@ pub(crate) async fn recover(
             online.map(|(index, drive)| async move { (index, drive, drive.flush().await) });
         for (index, drive, result) in join_all(flushes).await {
             if let Err(error) = result
-                && !(drives.has_copies() && take_offline(drives, place, index, &error).await)
+                && !(drives.has_copies() && take_offline(drives, store, index, &error).await)
             {
                 return Err(EngineError::unavailable(format!(
                     "drive {} could not be flushed: {error}; check it and try again",
@@ -125,8 +125,8 @@ pub(crate) async fn recover(
         Ok::<_, EngineError>((journal, damage))
     })
     .await?;
-    let place = (&parts.store, parts.blocking);
-    let refused = labels.claim(place, checkpoint, bounces).await?;
+    let store = (&parts.store, parts.blocking);
+    let refused = labels.claim(store, checkpoint, bounces).await?;
     journal.begin(checkpoint)?;
     let mut state = load(parts, drives).await?;
     if let Some(refused) = refused {
