@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use meta::{Fingerprint, Pba};
 
 use crate::metadata::block_table::IN_FLIGHT;
-use crate::metadata::index::{Found, Place};
+use crate::metadata::index::{Found, ShardGuard};
 use crate::metadata::state::State;
 use crate::sync::wait::{Held, lock};
 
@@ -87,7 +87,7 @@ impl Waiting {
 
 /// What is known of contents that are not in the index.
 ///
-/// What commands change has locks of its own. What waits for one content changes only while its place in the index is locked, or
+/// What commands change has locks of its own. What waits for one content changes only while its shard of the index is locked, or
 /// the state is.
 pub(crate) struct OnDiskIndex {
     waiting: Counted<HashMap<Fingerprint, Waiting>>,
@@ -373,24 +373,24 @@ impl State {
         self.seek_at(&self.index.at(fingerprint), fingerprint, answer)
     }
 
-    /// The same at its place in the index.
+    /// The same in its shard of the index.
     #[inline]
     pub(super) fn seek_at(
         &self,
-        place: &Place<'_>,
+        shard: &ShardGuard<'_>,
         fingerprint: &Fingerprint,
         answer: Option<Answer>,
     ) -> Sought {
-        match place.find(&self.blocks, fingerprint) {
+        match shard.find(&self.blocks, fingerprint) {
             Found::Resident(pba) => Sought::Indexed(pba),
             Found::Stored(pba) => Sought::NotResident(pba),
-            Found::Nowhere => self.seek_unindexed(place, fingerprint, answer),
+            Found::Nowhere => self.seek_unindexed(shard, fingerprint, answer),
         }
     }
 
     fn seek_unindexed(
         &self,
-        place: &Place<'_>,
+        shard: &ShardGuard<'_>,
         fingerprint: &Fingerprint,
         answer: Option<Answer>,
     ) -> Sought {
@@ -405,7 +405,7 @@ impl State {
             return Sought::Nowhere;
         }
         // Blocks that are not entered may have index entries, too.
-        if place.is_complete() && self.deferred.is_none() {
+        if shard.is_complete() && self.deferred.is_none() {
             return Sought::Nowhere;
         }
         let is_current = |answer: &Answer| {
