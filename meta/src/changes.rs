@@ -22,7 +22,7 @@ impl<K: Ord, V> Changes<K, V> {
             return None;
         }
         match self.search(&key) {
-            Ok(place) => Some(std::mem::replace(&mut self.0[place].1, change)),
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, change)),
             Err(at) => {
                 self.0.insert(at, (key, change));
                 None

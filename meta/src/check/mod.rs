@@ -270,9 +270,9 @@ struct Pairs {
 
 impl Pairs {
     fn add(&mut self, fingerprint: Fingerprint, pba: Pba) {
-        let [content, place] = [u128::from_le_bytes(fingerprint.0), u128::from(pba.0)];
+        let [content, address] = [u128::from_le_bytes(fingerprint.0), u128::from(pba.0)];
         // A product, so that the sum changes when two pairs exchange their addresses.
-        let pair = (content | 1).wrapping_mul(2 * place + 1);
+        let pair = (content | 1).wrapping_mul(2 * address + 1);
         self.count += 1;
         self.sum = self.sum.wrapping_add(pair);
     }

@@ -361,7 +361,7 @@ impl Journal {
         self.media.flushes_data()
     }
 
-    /// Writes what the media holds there to the same place.
+    /// Writes what the media holds there to the same offsets.
     fn write_again(&self, mut from: u64, to: u64) -> io::Result<()> {
         /// What is held in memory at a time.
         const PIECE_BYTES: u64 = 64 << 10;

@@ -6,7 +6,7 @@
 //! Guarantees:
 //! * A change is made only if each member has it, and all of them the same. Whoever opens the pool next finds it there, so it is
 //!   never another one: what is in the folder is a beginning of every folder that is made of these drives from now on.
-//! * A base that was not read whole before its place may be written again is none.
+//! * A base that was not read whole before its slot may be written again is none.
 //! * What was made ahead is used only together with the rest of the same log. Otherwise all is read anew.
 
 use std::io;

@@ -582,7 +582,7 @@ proptest! {
         let (pool, mut open) = Pool::joined(2);
         let mut told = Told { rows: None, ring: vec![0; RING as usize] };
         told.rows = Some(pool.in_folder().0);
-        // What was appended since the last sync, by its place.
+        // What was appended since the last sync, by its offset.
         let mut unsynced = std::collections::BTreeMap::new();
         let mut next_batch = 1;
         for area in &pool.areas {

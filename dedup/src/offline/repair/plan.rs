@@ -742,7 +742,7 @@ impl LoadVisitor for Finish<'_> {
     }
 }
 
-/// The changes as the store takes them: all or none, with the journal's place.
+/// The changes as the store takes them: all or none, with the journal's position.
 fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Batch {
     let mut batch = Batch::checkpoint_only(next);
     batch.base_seq = checkpoint.position.seq;

@@ -181,7 +181,7 @@ fn what_not_all_drives_have_is_not_followed_and_what_was_made_ahead_of_it_is_not
         pool.areas[0].write(block, bytes).wait().unwrap();
     }
     assert_eq!(standby.follow(&pool), Some(0));
-    // Another change is at that place in the end.
+    // Another change is at that position in the end.
     drop(open);
     let open = pool.open_with(&pool.areas_of(&[1]));
     open.store
