@@ -661,9 +661,7 @@ impl Store for RocksStore {
         self.with_db(|db| {
             let values = look_up(&self.dir, db, INDEX_FAMILY, &keys)?;
             for (at, value) in order.iter().zip(values) {
-                let pba = value
-                    .map(|value| rows::parse_index_entry(&value))
-                    .transpose();
+                let pba = value.map(|it| rows::parse_index_entry(&it)).transpose();
                 found[*at] = pba.map_err(|error| self.corrupt("index entry", error))?;
             }
             Ok(())
