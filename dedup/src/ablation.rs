@@ -49,11 +49,11 @@ pub(crate) enum Broken {
     AppendBlindly,
     /// New blocks that the index has no room for are not remembered (lost duplicates).
     ForgetUnindexed,
-    /// Blocks that are found by a hint are not remembered while commands hold them (lost duplicates).
-    ForgetHeldHints,
-    /// The block that a hint leads to is taken without a look at it (another block's content).
-    BelieveHints,
-    /// What the store said of a content is believed, though hints were written since (lost duplicates).
+    /// Blocks that are found by an index entry are not remembered while commands hold them (lost duplicates).
+    ForgetHeldIndexEntries,
+    /// The block that an index entry leads to is taken without a look at it (another block's content).
+    BelieveIndexEntries,
+    /// What the store said of a content is believed, though index entries were written since (lost duplicates).
     BelieveOldAnswers,
     /// A record counts as appended when it is written, though one before it is not (I1).
     BelieveHoles,

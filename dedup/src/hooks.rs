@@ -56,12 +56,12 @@ fn is_told() -> bool {
 }
 
 /// From now on appends on this thread pause, as often and as long as follows from the seed, between the moment when
-/// their records get a place and that when they are written; with 0 they do not.
+/// their records get a range of the journal and that when they are written; with 0 they do not.
 pub(crate) fn pause_appends(seed: u64) {
     PAUSES.set(seed);
 }
 
-/// From now on no append on this thread goes on when its records have their place, or all do again.
+/// From now on no append on this thread goes on when its records have their range of the journal, or all do again.
 pub(crate) fn hold_appends(are_held: bool) {
     ARE_HELD.set(are_held);
 }

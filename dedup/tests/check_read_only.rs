@@ -11,10 +11,10 @@ use support::folder::filled;
 #[test]
 fn a_pool_on_a_file_system_that_takes_no_writes_can_be_checked() {
     let (_keep, dir) = filled();
-    let place = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
     let mount = |args: &[&str]| {
         let mut command = Command::new("mount");
-        let command = command.args(args).arg(place.path());
+        let command = command.args(args).arg(root.path());
         command.output().is_ok_and(|output| output.status.success())
     };
     if !mount(&["--bind", dir.to_str().unwrap()]) {
@@ -23,15 +23,15 @@ fn a_pool_on_a_file_system_that_takes_no_writes_can_be_checked() {
         return;
     }
     let is_read_only = mount(&["-o", "remount,bind,ro"]);
-    let written = std::fs::write(place.path().join("new"), "");
+    let written = std::fs::write(root.path().join("new"), "");
     let report = check_pool(
-        place.path(),
+        root.path(),
         CheckOptions {
             data: true,
             ..CheckOptions::default()
         },
     );
-    let _ = Command::new("umount").arg(place.path()).output();
+    let _ = Command::new("umount").arg(root.path()).output();
     assert!(is_read_only && written.is_err());
     let report = report.unwrap();
     assert!(report.consistent, "{report:?}");

@@ -310,7 +310,7 @@ fn disk(seeds: &mut Seeds) {
         refcount: 2,
         fingerprint: Fingerprint([9; 16]),
         crc32c: 5,
-        is_hinted: false,
+        has_index_entry: false,
     };
     let blocks = [77, 78, 127].map(|number| (Pba::new(1, number), block));
     let blocks = Row::Blocks(blocks.to_vec());
@@ -374,7 +374,7 @@ fn disk(seeds: &mut Seeds) {
         epoch: 7,
         drives: 2,
         machine: "node1".to_owned(),
-        places: Opening::in_folder(Path::new("/var/lib/onefold")),
+        locations: Opening::in_folder(Path::new("/var/lib/onefold")),
         ..Opening::default()
     });
     seeds.add("label", "opened".into(), label.encode()[..320].to_vec());

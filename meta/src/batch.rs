@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use crate::changes::Changes;
 use crate::error::MetaError;
 use crate::record::{MapEntry, NewBlock, Record};
+use crate::runs::{ENTRIES_MAX, Runs, Side};
 use crate::setting::SettingChanges;
-use crate::stretch::{ENTRIES_MAX, Side, Stretches};
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, REFCOUNT_MAX, Totals,
     VolumeInfo, VolumePolicy, VolumeState,
@@ -59,8 +59,8 @@ pub struct BlockChange {
     pub lowest: i64,
     /// Content that the run's last new mapping to the block names.
     pub content: Option<BlockContent>,
-    /// A hint is to lead to the block, if it has a fingerprint and is in use afterwards.
-    pub wants_hint: bool,
+    /// An index entry is to lead to the block, if it has a fingerprint and is in use afterwards.
+    pub wants_index_entry: bool,
 }
 
 /// The change of one volume by a whole run.
@@ -174,9 +174,9 @@ pub struct BatchBuilder {
     /// The record that each came with, counted from the first.
     changes: Vec<u32>,
     /// Which mappings they change, by map and sub-block.
-    mappings: Stretches<(MapId, u64)>,
+    mappings: Runs<(MapId, u64)>,
     /// Blocks that entries refer to, each as its new block or as its old one.
-    references: Stretches<u64>,
+    references: Runs<u64>,
     volumes: BTreeMap<u32, VolumeChange>,
     maps: BTreeMap<MapId, Option<MapInfo>>,
     settings: SettingChanges,
@@ -190,8 +190,8 @@ impl BatchBuilder {
             next_seq: base_seq,
             entries: Vec::new(),
             changes: Vec::new(),
-            mappings: Stretches::default(),
-            references: Stretches::default(),
+            mappings: Runs::default(),
+            references: Runs::default(),
             volumes: BTreeMap::new(),
             maps: BTreeMap::new(),
             settings: SettingChanges::new(),
@@ -431,7 +431,7 @@ impl BatchBuilder {
 
 /// What a run makes of each mapping.
 fn sorted_mappings(
-    mappings: Stretches<(MapId, u64)>,
+    mappings: Runs<(MapId, u64)>,
     records: &[u32],
     entries: &[MapEntry],
 ) -> Result<Changes<(MapId, u64), MapChange>, MetaError> {
@@ -439,9 +439,9 @@ fn sorted_mappings(
     let mapping = |NewBlock { pba, crc32c, .. }: NewBlock| Mapping { pba, crc32c };
     // Entries lie in the order of time. They are fetched for all at once, so that the processor waits for many at a time.
     let mut alone = Vec::with_capacity(entries.len());
-    mappings.by_number(records, |(map, sub_block), places| {
-        if let [place] = places {
-            alone.push((changes.len(), place.entry()));
+    mappings.by_number(records, |(map, sub_block), occurrences| {
+        if let [occurrence] = occurrences {
+            alone.push((changes.len(), occurrence.entry()));
             let change = MapChange {
                 old: None,
                 new: None,
@@ -449,7 +449,7 @@ fn sorted_mappings(
             changes.push(((map, sub_block), change));
             return Ok(());
         }
-        let mut of_one = places.iter().map(|place| entries[place.entry()]);
+        let mut of_one = occurrences.iter().map(|at| entries[at.entry()]);
         let Some(MapEntry { old, mut new }) = of_one.next() else {
             return Ok(());
         };
@@ -498,7 +498,7 @@ fn sorted_mappings(
 /// What a run makes of each block. In each change references are taken before any is given back, so that a
 /// block that only moves within it is never seen without a reference.
 fn sorted_blocks(
-    references: Stretches<u64>,
+    references: Runs<u64>,
     records: &[u32],
     entries: &[MapEntry],
 ) -> Result<Changes<Pba, BlockChange>, MetaError> {
@@ -580,36 +580,37 @@ pub(crate) fn resolve_block(
         refcount,
         fingerprint: content.fingerprint,
         crc32c: content.crc32c,
-        is_hinted: content.fingerprint.is_some()
-            && (change.wants_hint
+        has_index_entry: content.fingerprint.is_some()
+            && (change.wants_index_entry
                 || stored.is_some_and(|stored| {
-                    stored.is_hinted && stored.fingerprint == content.fingerprint
+                    stored.has_index_entry && stored.fingerprint == content.fingerprint
                 })),
     }))
 }
 
-/// What becomes of hints when the row of a block changes.
+/// What becomes of index entries when the row of a block changes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HintChange {
+pub(crate) struct IndexEntryChange {
     /// The one for this content goes: it leads to the block.
     pub(crate) old: Option<Fingerprint>,
     /// The one for this content leads to the block from now on.
     pub(crate) new: Option<Fingerprint>,
 }
 
-impl HintChange {
+impl IndexEntryChange {
     pub(crate) fn new(
         before: Option<BlockRow>,
         after: Option<BlockRow>,
         change: &BlockChange,
     ) -> Self {
-        let hinted = |row: Option<BlockRow>| Some(row.filter(|row| row.is_hinted)?.fingerprint);
-        let (before, after) = (hinted(before), hinted(after));
+        let entry =
+            |row: Option<BlockRow>| Some(row.filter(|row| row.has_index_entry)?.fingerprint);
+        let (before, after) = (entry(before), entry(after));
         match before == after {
             true => Self::default(),
             false => Self {
                 old: before,
-                new: after.filter(|_| change.wants_hint),
+                new: after.filter(|_| change.wants_index_entry),
             },
         }
     }

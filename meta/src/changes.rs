@@ -21,10 +21,10 @@ impl<K: Ord, V> Changes<K, V> {
             self.0.push((key, change));
             return None;
         }
-        match self.place(&key) {
-            Ok(place) => Some(std::mem::replace(&mut self.0[place].1, change)),
-            Err(place) => {
-                self.0.insert(place, (key, change));
+        match self.search(&key) {
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, change)),
+            Err(at) => {
+                self.0.insert(at, (key, change));
                 None
             }
         }
@@ -32,7 +32,7 @@ impl<K: Ord, V> Changes<K, V> {
 
     /// The change of `key`.
     pub fn get(&self, key: &K) -> Option<&V> {
-        self.place(key).ok().map(|place| &self.0[place].1)
+        self.search(key).ok().map(|at| &self.0[at].1)
     }
 
     /// All of them.
@@ -48,7 +48,7 @@ impl<K: Ord, V> Changes<K, V> {
     }
 
     /// Where `key` is, or where it would have to be.
-    fn place(&self, key: &K) -> Result<usize, usize> {
+    fn search(&self, key: &K) -> Result<usize, usize> {
         self.0.binary_search_by(|(other, _)| other.cmp(key))
     }
 

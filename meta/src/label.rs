@@ -17,7 +17,7 @@
 //! byte   96  name of the pool: u8 length, 63 bytes of UTF-8
 //! byte  160  name of the machine: as the pool's
 //! byte  224  zeros
-//! byte  256  where the metadata is: u16 count, two zero bytes, then for each place u8 what (1 journal, 2 checkpoint),
+//! byte  256  where the metadata is: u16 count, two zero bytes, then for each location u8 what (1 journal, 2 checkpoint),
 //!            u8 kind (1 a folder; 2 is kept for segments of drives), u16 bytes, and the bytes: of a folder its path
 //! byte 2304  zeros: room for the pool's key, wrapped
 //! byte 3328  zeros
@@ -49,11 +49,11 @@ const VERSION_WITHOUT_EPOCH: u32 = 1;
 const VERSION: u32 = 2;
 /// Bytes of a name, its length included.
 const NAME_BYTES: usize = 64;
-const PLACES_AT: usize = 256;
-const PLACES_END: usize = 2304;
-/// Places in a label at most.
-const PLACES_MAX: u16 = 16;
-/// The longest path that is kept as a hint: two of them leave room for places of other kinds.
+const LOCATIONS_AT: usize = 256;
+const LOCATIONS_END: usize = 2304;
+/// Locations in a label at most.
+const LOCATIONS_MAX: u16 = 16;
+/// The longest path that is kept as a hint: two of them leave room for locations of other kinds.
 const PATH_BYTES_MAX: usize = 768;
 const FOLDER: u8 = 1;
 const CRC_AT: usize = LABEL_BYTES - 4;
@@ -89,7 +89,7 @@ pub struct Opening {
     /// The machine that opened it. A hint.
     pub machine: String,
     /// Where the newest journal and checkpoint are.
-    pub places: Vec<MetadataPlace>,
+    pub locations: Vec<MetadataLocation>,
 }
 
 /// A part of the pool's metadata.
@@ -103,16 +103,16 @@ pub enum MetadataPart {
 
 /// Where a part of the metadata is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetadataPlace {
+pub struct MetadataLocation {
     /// Which part.
     pub part: MetadataPart,
     /// Where.
-    pub at: PlaceKind,
+    pub at: LocationKind,
 }
 
-/// A kind of place for metadata.
+/// A kind of location for metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlaceKind {
+pub enum LocationKind {
     /// The pool's folder, which had this path. A hint.
     Folder(String),
     /// A kind that this program does not know.
@@ -176,11 +176,11 @@ impl fmt::Display for DriveLabel {
     }
 }
 
-impl MetadataPlace {
+impl MetadataLocation {
     /// In the pool's folder.
     pub fn in_folder(part: MetadataPart, path: &Path) -> Self {
         let path = path.to_string_lossy().into_owned();
-        let at = PlaceKind::Folder(match path.len() <= PATH_BYTES_MAX {
+        let at = LocationKind::Folder(match path.len() <= PATH_BYTES_MAX {
             true => path,
             false => String::new(),
         });
@@ -197,9 +197,9 @@ impl Opening {
     }
 
     /// Journal and checkpoint in the pool's folder: where all of them are today.
-    pub fn in_folder(path: &Path) -> Vec<MetadataPlace> {
+    pub fn in_folder(path: &Path) -> Vec<MetadataLocation> {
         [MetadataPart::Journal, MetadataPart::Checkpoint]
-            .map(|part| MetadataPlace::in_folder(part, path))
+            .map(|part| MetadataLocation::in_folder(part, path))
             .into()
     }
 }
@@ -319,7 +319,7 @@ impl Label {
 }
 
 impl Opening {
-    /// What follows the sub-block size, up to the places' end.
+    /// What follows the sub-block size, up to the locations' end.
     fn encode(&self, sequence: u64, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.epoch.to_le_bytes());
         bytes.extend_from_slice(&sequence.to_le_bytes());
@@ -332,20 +332,20 @@ impl Opening {
             bytes.extend_from_slice(name.as_bytes());
             bytes.resize(end, 0);
         }
-        bytes.resize(PLACES_AT, 0);
+        bytes.resize(LOCATIONS_AT, 0);
         bytes.extend_from_slice(&[0; 4]);
         let mut count = 0_u16;
-        for place in &self.places {
-            let (kind, content) = match &place.at {
-                PlaceKind::Folder(path) => (FOLDER, clip(path, PATH_BYTES_MAX).as_bytes()),
-                PlaceKind::Other(kind, content) => (*kind, content.as_slice()),
+        for location in &self.locations {
+            let (kind, content) = match &location.at {
+                LocationKind::Folder(path) => (FOLDER, clip(path, PATH_BYTES_MAX).as_bytes()),
+                LocationKind::Other(kind, content) => (*kind, content.as_slice()),
             };
-            // Never so: there are two places, and what was read from a label fits one.
-            if count == PLACES_MAX || bytes.len() + 4 + content.len() > PLACES_END {
+            // Never so: there are two locations, and what was read from a label fits one.
+            if count == LOCATIONS_MAX || bytes.len() + 4 + content.len() > LOCATIONS_END {
                 break;
             }
             count += 1;
-            bytes.push(match place.part {
+            bytes.push(match location.part {
                 MetadataPart::Journal => 1,
                 MetadataPart::Checkpoint => 2,
             });
@@ -353,7 +353,7 @@ impl Opening {
             bytes.extend_from_slice(&(content.len() as u16).to_le_bytes());
             bytes.extend_from_slice(content);
         }
-        bytes[PLACES_AT..PLACES_AT + 2].copy_from_slice(&count.to_le_bytes());
+        bytes[LOCATIONS_AT..LOCATIONS_AT + 2].copy_from_slice(&count.to_le_bytes());
     }
 
     /// The same, of a whole label.
@@ -370,13 +370,13 @@ impl Opening {
             text_of(text.ok_or(CodecError::Field("name"))?)
         };
         let (pool_name, machine) = (name()?, name()?);
-        let mut reader = Reader::new(label.get(PLACES_AT..PLACES_END).unwrap_or_default());
+        let mut reader = Reader::new(label.get(LOCATIONS_AT..LOCATIONS_END).unwrap_or_default());
         let count = u16::from_le_bytes(reader.array()?);
-        if count > PLACES_MAX {
-            return Err(CodecError::Field("number of places"));
+        if count > LOCATIONS_MAX {
+            return Err(CodecError::Field("number of locations"));
         }
         reader.bytes(2)?;
-        let mut places = Vec::with_capacity(usize::from(count));
+        let mut locations = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
             let part = match reader.u8()? {
                 1 => MetadataPart::Journal,
@@ -388,10 +388,10 @@ impl Opening {
             let content = reader.bytes(usize::from(len))?;
             let at = match kind {
                 FOLDER if content.len() > PATH_BYTES_MAX => return Err(CodecError::Field("path")),
-                FOLDER => PlaceKind::Folder(text_of(content)?),
-                other => PlaceKind::Other(other, content.to_vec()),
+                FOLDER => LocationKind::Folder(text_of(content)?),
+                other => LocationKind::Other(other, content.to_vec()),
             };
-            places.push(MetadataPlace { part, at });
+            locations.push(MetadataLocation { part, at });
         }
         let opening = Self {
             epoch,
@@ -400,7 +400,7 @@ impl Opening {
             drives,
             pool_name,
             machine,
-            places,
+            locations,
         };
         Ok((sequence, opening))
     }
@@ -464,12 +464,12 @@ impl DriveLabel {
                 "correct the paths of the drives in pool.toml: each must lead to its own drive",
             ));
         }
-        let mut places = chosen
+        let mut locations = chosen
             .label
             .opening
             .iter()
-            .flat_map(|opening| &opening.places);
-        if places.any(|place| matches!(place.at, PlaceKind::Other(..))) {
+            .flat_map(|opening| &opening.locations);
+        if locations.any(|location| matches!(location.at, LocationKind::Other(..))) {
             return Err(MetaError::corrupt(
                 drive,
                 "its label says that the pool's metadata is kept in a way that this program does not know",
@@ -506,7 +506,7 @@ mod tests {
                 drives: 4,
                 pool_name: "onefold".to_owned(),
                 machine: "node1".to_owned(),
-                places: Opening::in_folder(Path::new("/var/lib/onefold")),
+                locations: Opening::in_folder(Path::new("/var/lib/onefold")),
             }),
         }
     }
@@ -564,12 +564,12 @@ mod tests {
         let mut long = label(1);
         let opening = long.opening.as_mut().unwrap();
         opening.pool_name = "ö".repeat(40);
-        opening.places = Opening::in_folder(Path::new(&"p".repeat(4000)));
+        opening.locations = Opening::in_folder(Path::new(&"p".repeat(4000)));
         let back = Label::decode(&long.encode()).unwrap().opening.unwrap();
         assert_eq!(back.pool_name, "ö".repeat(31));
-        let empty = PlaceKind::Folder(String::new());
-        assert!(back.places.iter().all(|place| place.at == empty));
-        assert_eq!(back.places.len(), 2);
+        let empty = LocationKind::Folder(String::new());
+        assert!(back.locations.iter().all(|location| location.at == empty));
+        assert_eq!(back.locations.len(), 2);
     }
 
     #[test]
@@ -632,8 +632,8 @@ mod tests {
     #[test]
     fn a_pool_whose_metadata_is_where_this_program_cannot_look_is_refused() {
         let mut later = label(1);
-        let places = &mut later.opening.as_mut().unwrap().places;
-        places[0].at = PlaceKind::Other(2, vec![1, 2, 3]);
+        let locations = &mut later.opening.as_mut().unwrap().locations;
+        locations[0].at = LocationKind::Other(2, vec![1, 2, 3]);
         let copy = later.encode();
         assert_eq!(Label::decode(&copy), Ok(later));
         let error = drive().verify(Path::new("d"), &copy, &copy).unwrap_err();

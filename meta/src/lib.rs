@@ -43,10 +43,10 @@ mod on_drives;
 mod pool;
 mod record;
 mod restored;
+mod runs;
 mod segment;
 mod setting;
 mod store;
-mod stretch;
 mod types;
 
 pub use backup::BackupFolder;
@@ -65,11 +65,11 @@ pub use identity::{
 pub use journal::{
     Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,
     JournalConfig, JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia,
-    PendingSync, Place, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+    PendingSync, ReservedRange, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{
-    ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, MetadataPart, MetadataPlace, Opening,
-    PlaceKind,
+    ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, LocationKind, MetadataLocation,
+    MetadataPart, Opening,
 };
 pub use on_drives::{
     Ahead, Followed, Importable, JournalOnDrives, MayBeOlder, MemoryArea, MetadataArea,

@@ -80,7 +80,7 @@ impl Pba {
         self.0 & Self::FRAGMENT != 0
     }
 
-    /// Its place in the pack, if it is a fragment.
+    /// Its slot in the pack, if it is a fragment.
     #[inline]
     pub const fn slot(self) -> Option<u8> {
         match self.is_fragment() {
@@ -502,8 +502,8 @@ pub struct BlockRow {
     pub fingerprint: Fingerprint,
     /// CRC-32C of its content.
     pub crc32c: u32,
-    /// The hint for its fingerprint leads to it ([`Store::put_hints`](crate::Store::put_hints)).
-    pub is_hinted: bool,
+    /// The index entry for its fingerprint leads to it ([`Store::put_index_entries`](crate::Store::put_index_entries)).
+    pub has_index_entry: bool,
 }
 
 /// Where a sub-block lies, and what a read of it must find there.
@@ -576,7 +576,7 @@ fn change<K: Ord + Copy>(counts: &mut BTreeMap<K, u64>, key: K, before: bool, af
     changed.is_some()
 }
 
-/// A place in the journal: the next record to read or write there, and where it is.
+/// A position in the journal: the next record to read or write there, and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
     /// Sequence number of the next record; the first record ever has 1.

@@ -269,7 +269,7 @@ fn the_check_finds_what_does_not_agree() {
         crc32c: 9,
     };
     let change = |delta| meta::BlockChange {
-        wants_hint: false,
+        wants_index_entry: false,
         delta,
         lowest: 0,
         content: Some(content),

@@ -65,7 +65,7 @@ impl Model {
     }
 
     /// A block: one that is there already, or a free one.
-    fn place(&mut self) -> Option<Pba> {
+    fn block(&mut self) -> Option<Pba> {
         let used: Vec<Pba> = self.counts.keys().copied().collect();
         let pba = match self.rng.random_bool(0.1) {
             true => used.choose(&mut self.rng).copied(),
@@ -87,7 +87,7 @@ impl Model {
     fn write(&mut self, volume: u32, range: Range<u64>) -> Record {
         let mut entries = Vec::new();
         for sub_block in range.clone() {
-            let new = self.place();
+            let new = self.block();
             let old = match new {
                 Some(pba) => self.map.insert((volume, sub_block), pba),
                 None => self.map.remove(&(volume, sub_block)),

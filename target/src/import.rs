@@ -14,7 +14,7 @@ use dedup::ErrorKind;
 use drives::{Drive, DriveError, OpenOptions};
 use fabric_drives::{Claim, Holders};
 use meta::{
-    Ahead, Importable, Label, MayBeOlder, MetaError, MetadataArea, Opening, PlaceKind, PoolDir,
+    Ahead, Importable, Label, LocationKind, MayBeOlder, MetaError, MetadataArea, Opening, PoolDir,
     PoolIdentity,
 };
 use reactor::{BufferPool, ReactorThread};
@@ -296,9 +296,9 @@ impl Source {
             .into_owned();
         let newest = self.newest_opening();
         let newest = newest.filter(|opening| opening.machine == here);
-        let places = newest.map_or(&[][..], |opening| &opening.places);
-        for place in places {
-            if let PlaceKind::Folder(folder) = &place.at
+        let locations = newest.map_or(&[][..], |opening| &opening.locations);
+        for location in locations {
+            if let LocationKind::Folder(folder) = &location.at
                 && let Err(MetaError::Locked { .. }) = PoolDir::look(Path::new(folder))
             {
                 return Err(Failure::unavailable(format!(

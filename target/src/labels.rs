@@ -32,7 +32,7 @@ pub(crate) fn opening(dir: &Path) -> Opening {
             .nodename()
             .to_string_lossy()
             .into_owned(),
-        places: Opening::in_folder(&path),
+        locations: Opening::in_folder(&path),
     }
 }
 

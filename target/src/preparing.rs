@@ -160,7 +160,7 @@ impl Work {
                 self.ahead = Some(ahead);
                 Ok(())
             }
-            Followed::Away(error) => {
+            Followed::Unreachable(error) => {
                 self.ahead = Some(ahead);
                 Err(of_meta(error))
             }

@@ -127,7 +127,7 @@ fn a_damaged_pool_is_repaired_after_it_said_how_and_only_when_told() {
     let checkpoint = store.load(&mut mapped).expect("its rows");
     let mut batch = Batch::checkpoint_only(checkpoint);
     let count = |delta: i64| BlockChange {
-        wants_hint: false,
+        wants_index_entry: false,
         delta,
         lowest: delta.min(0),
         content: None,

@@ -42,7 +42,7 @@ async fn keep_found(shared: &Arc<Shared>, pba: Pba) -> Result<()> {
         return Ok(());
     }
     let _pins = pin_rows(shared, [pba]).await?;
-    // What has no references may be away: nothing of its row page was in use when that was to be kept.
+    // What has no references may not be resident: nothing of its row page was in use when that was to be kept.
     let Some(info) = lock(&shared.state).blocks.look(pba) else {
         return Ok(());
     };

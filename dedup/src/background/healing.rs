@@ -24,7 +24,7 @@ use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::alerts::{Action, Work};
 use crate::pool::damage_list::{DamageStatus, Known};
-use crate::residency::on_disk_index::ask_for_hints;
+use crate::residency::on_disk_index::ask_on_disk_index;
 use crate::residency::pages::window;
 use crate::residency::rows::pin_rows;
 use crate::sync::wait::{lock, yield_once};
@@ -199,7 +199,7 @@ async fn task(shared: &Arc<Shared>, pba: Pba, known: &Known) -> Result<Option<Ta
             Some(missing) => pins.push(pin_rows(shared, [missing]).await?),
             None => {
                 let asked = vec![known.fingerprint];
-                answer = ask_for_hints(shared, generation, asked).await?.pop();
+                answer = ask_on_disk_index(shared, generation, asked).await?.pop();
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::log::flush::flush_and_note;
 use crate::pool::Shared;
 use crate::pool::alerts::Work;
 use crate::residency::loading::{load_all, load_some};
-use crate::residency::on_disk_index::write_hints;
+use crate::residency::on_disk_index::write_index_entries;
 use crate::residency::pages::warm_up;
 use crate::sync::wait::{lock, yield_once};
 
@@ -69,7 +69,7 @@ pub(crate) async fn once(shared: &Arc<Shared>, background: &Background) -> Resul
     let owned = shared.clone();
     shared.block_on(move || owned.look_at_folder()).await;
     load(shared).await?;
-    write_hints(shared).await?;
+    write_index_entries(shared).await?;
     merge_deferred(shared).await?;
     while free_slice(shared, background).await? {}
     let compared = shared.verify.caught_up().await;
@@ -220,7 +220,7 @@ async fn keep_surveying(shared: &Shared, background: &Background) {
     }
 }
 
-/// Looks after damaged blocks, hints, the fill level, and what else is wrong.
+/// Looks after damaged blocks, index entries, the fill level, and what else is wrong.
 async fn keep_watch(shared: &Arc<Shared>) {
     let (mut fill, mut folder) = (FillWatch::default(), FillWatch::default());
     let mut told = reactor::now();
@@ -228,7 +228,7 @@ async fn keep_watch(shared: &Arc<Shared>) {
         fill.watch(shared);
         tend_suspects(shared).await;
         tend_damage(shared).await;
-        report(shared, Work::OnDiskIndex, write_hints(shared).await);
+        report(shared, Work::OnDiskIndex, write_index_entries(shared).await);
         if reactor::now().duration_since(told) >= TELL {
             fence_drives(shared).await;
             let owned = shared.clone();

@@ -36,10 +36,10 @@ use crate::sync::wait::{lock, pause, yield_once};
 use crate::{EngineError, Result};
 
 /// Blocks that are compared at a time: 1 MiB.
-const CHUNK_BLOCKS: usize = 256;
+const PIECE_BLOCKS: usize = 256;
 
 /// So many of them at the same time: while one is proven, drives read the next one.
-const CHUNKS: usize = 3;
+const PIECES_AT_ONCE: usize = 3;
 
 /// Blocks at a time while hosts are at work: 128 KiB, so that no command waits for long behind it at a drive. A rest as long
 /// as that took follows.
@@ -193,12 +193,12 @@ pub(super) async fn catch_up_all(
             let may = !failed.get() && goes_on() && !shared.hosts.were_at_work();
             std::future::ready(may)
         };
-        let pieces = stream::iter(left.chunks(CHUNK_BLOCKS)).take_while(may_begin);
+        let pieces = stream::iter(left.chunks(PIECE_BLOCKS)).take_while(may_begin);
         let copied = pieces.map(|piece| {
             begun.set(begun.get() + piece.len());
             async move { (piece.len(), catch_up(shared, to, piece).await) }
         });
-        let mut copied = std::pin::pin!(copied.buffer_unordered(CHUNKS));
+        let mut copied = std::pin::pin!(copied.buffer_unordered(PIECES_AT_ONCE));
         let mut error = None;
         // All that have begun end: each gives back what it holds.
         while let Some((blocks, written)) = copied.next().await {
@@ -341,8 +341,8 @@ async fn copy_held(
     let mut proven = vec![false; held.len()];
     for (at, (pba, contents)) in held.iter().enumerate() {
         let pbas = || contents.iter().map(|content| content.pba);
-        for (turn, place) in drives.readable(*pba).iter().enumerate() {
-            if turn > 0 {
+        for (attempt, place) in drives.readable(*pba).iter().enumerate() {
+            if attempt > 0 {
                 // The copy before is wrong: it is looked at behind this.
                 drives.suspects.add(pbas());
                 let mut again = Vec::new();

@@ -267,9 +267,9 @@ async fn scrub_blocks(shared: &Arc<Shared>, background: &Background, blocks: &[(
     }
     let mut suspects = BTreeMap::new();
     for (drive, blocks) in of_drives {
-        let places = (0..).step_by(BLOCK_BYTES);
-        let places = blocks.iter().map(|(pba, _)| *pba).zip(places);
-        let mut fetch = Fetch::of_drive(&shared.drives, drive, places);
+        let offsets = (0..).step_by(BLOCK_BYTES);
+        let blocks_and_offsets = blocks.iter().map(|(pba, _)| *pba).zip(offsets);
+        let mut fetch = Fetch::of_drive(&shared.drives, drive, blocks_and_offsets);
         let failed;
         (failed, buf) = fetch.read(buf).await;
         suspects.extend(match failed.is_empty() {

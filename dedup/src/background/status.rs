@@ -59,7 +59,7 @@ pub struct PoolStatus {
     pub unindexed_blocks: u64,
     /// Contents that the store was asked for since the pool was opened, because the index did not have them.
     pub hint_lookups: u64,
-    /// Those of them that the store had a hint for.
+    /// Those of them that the store had an index entry for.
     pub hint_hits: u64,
     /// Memory that maps, and what is known of blocks, may take, in bytes
     /// ([`crate::EngineConfig::metadata_cache_bytes`]). The index is not a part of it.

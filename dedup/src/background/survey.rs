@@ -106,7 +106,7 @@ impl Surveys {
 
 /// A block of the sample.
 struct Seen {
-    /// The volume that refers to it, by its place in the pass; `None`: several do.
+    /// The volume that refers to it, by its index in the pass; `None`: several do.
     owner: Option<usize>,
     /// The last volume that was seen to refer to it.
     last: usize,

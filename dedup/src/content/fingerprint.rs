@@ -60,8 +60,8 @@ impl Hasher {
         while let Some(first) = blocks.next() {
             let mut group = [first; LANES];
             let mut count = 1;
-            for (place, block) in group[1..].iter_mut().zip(blocks.by_ref()) {
-                *place = block;
+            for (next, block) in group[1..].iter_mut().zip(blocks.by_ref()) {
+                *next = block;
                 count += 1;
             }
             self.digests(&group[..count], &mut digests);
@@ -69,7 +69,7 @@ impl Hasher {
         }
     }
 
-    /// Looks at blocks once, 16 at a time as long as they are in the cache, and gives `each` the place of a block
+    /// Looks at blocks once, 16 at a time as long as they are in the cache, and gives `each` the index of a block
     /// and its fingerprint; `None`: it is all zeros. Their order is not that of the blocks.
     pub fn look<'a>(
         &self,
@@ -77,33 +77,33 @@ impl Hasher {
         mut each: impl FnMut(usize, Option<Fingerprint>),
     ) {
         let mut group = [&ZEROS; LANES];
-        let mut places = [0; LANES];
+        let mut indexes = [0; LANES];
         let mut count = 0;
-        for (place, block) in blocks.into_iter().enumerate() {
+        for (index, block) in blocks.into_iter().enumerate() {
             if is_zero(block) {
-                each(place, None);
+                each(index, None);
                 continue;
             }
-            (group[count], places[count]) = (block, place);
+            (group[count], indexes[count]) = (block, index);
             count += 1;
             if count == LANES {
-                self.look_at_group(&group, &places, &mut each);
+                self.look_at_group(&group, &indexes, &mut each);
                 count = 0;
             }
         }
-        self.look_at_group(&group[..count], &places[..count], &mut each);
+        self.look_at_group(&group[..count], &indexes[..count], &mut each);
     }
 
     fn look_at_group(
         &self,
         group: &[&Block],
-        places: &[usize],
+        indexes: &[usize],
         each: &mut impl FnMut(usize, Option<Fingerprint>),
     ) {
         let mut digests = [[0; 32]; LANES];
         self.digests(group, &mut digests);
-        for (place, digest) in places.iter().zip(&digests) {
-            each(*place, Some(cut(digest)));
+        for (index, digest) in indexes.iter().zip(&digests) {
+            each(*index, Some(cut(digest)));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The one way to read contents from the drives: by their addresses, wherever their segments lie, and whether they have
 //! a block of their own or share one.
 //!
-//! A pack is read once, to the place of the first of its contents that is wanted, and unpacked from
+//! A pack is read once, to the offset of the first of its contents that is wanted, and unpacked from
 //! there; so a read needs no memory but the buffer that it was given.
 
 use std::cell::RefCell;
@@ -30,7 +30,7 @@ pub(crate) struct Fetch<'a> {
     /// Inside the gate since the places were looked up.
     _pass: Pass<'a>,
     groups: Vec<OfDrive<Extent>>,
-    /// Fragments and their places, those of a pack one after the other.
+    /// Fragments and their offsets in the buffer, those of a pack one after the other.
     fragments: Vec<(Pba, usize)>,
     /// The only drive that is asked.
     only: Option<u16>,
@@ -53,7 +53,7 @@ struct Chosen {
 }
 
 impl<'a> Fetch<'a> {
-    /// Contents that go to these places (bytes from the buffer's start, whole blocks). Neighbours on the
+    /// Contents that go to these offsets (bytes from the buffer's start, whole blocks). Neighbours on the
     /// drive that are neighbours in the buffer are read together.
     pub(crate) fn new(drives: &'a DriveList, contents: impl Iterator<Item = (Pba, usize)>) -> Self {
         Self::with(drives, None, contents)
@@ -94,25 +94,25 @@ impl<'a> Fetch<'a> {
             others_take: Some(Duration::ZERO),
             covered: Vec::new(),
         };
-        for (pba, place) in contents {
+        for (pba, offset) in contents {
             if pba.is_fragment() {
-                fetch.fragments.push((pba, place));
+                fetch.fragments.push((pba, offset));
             } else {
-                fetch.add(pba, place);
+                fetch.add(pba, offset);
             }
         }
-        // By pack, then by place: the first place of a pack is read to.
+        // By pack, then by offset: the first offset of a pack is read to.
         fetch
             .fragments
-            .sort_unstable_by_key(|(pba, place)| (pba.container(), *place));
+            .sort_unstable_by_key(|(pba, offset)| (pba.container(), *offset));
         for at in 0..fetch.fragments.len() {
-            let (pba, place) = fetch.fragments[at];
+            let (pba, offset) = fetch.fragments[at];
             let is_first = match at.checked_sub(1) {
                 Some(before) => fetch.fragments[before].0.container() != pba.container(),
                 None => true,
             };
             if is_first {
-                fetch.add(pba, place);
+                fetch.add(pba, offset);
             }
         }
         fetch
@@ -184,7 +184,7 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    /// Reads them, each to its place, from all drives at once; returns the drives that failed and are alone in having
+    /// Reads them, each to its offset, from all drives at once; returns the drives that failed and are alone in having
     /// what was asked for. What is of these is anything in the buffer. What another copy has is read from there, and
     /// the copy that failed is noted among the suspects.
     pub(crate) async fn read(&mut self, buf: Buffer) -> (Failures, Buffer) {
@@ -277,7 +277,7 @@ impl<'a> Fetch<'a> {
         )
     }
 
-    /// Puts the contents of packs that were read to their places. One that cannot be unpacked becomes
+    /// Puts the contents of packs that were read to their offsets. One that cannot be unpacked becomes
     /// zeros, which no content is that is stored: its checksum tells.
     fn unpack(&self, buf: &mut [u8], is_there: impl Fn(Pba) -> bool) {
         let packs = self
@@ -285,20 +285,20 @@ impl<'a> Fetch<'a> {
             .chunk_by(|(a, _), (b, _)| a.container() == b.container());
         for wanted in packs {
             let first = wanted.first().filter(|(pba, _)| is_there(*pba));
-            let Some(place) = first.and_then(|(_, at)| block_at(buf, *at)) else {
+            let Some(block) = first.and_then(|(_, at)| block_at(buf, *at)) else {
                 continue;
             };
-            let block = *place;
+            let block = *block;
             let pack = Pack::parse(&block);
             for (pba, at) in wanted {
-                let Some(place) = block_at(buf, *at) else {
+                let Some(target) = block_at(buf, *at) else {
                     continue;
                 };
                 let slot = pba.slot().unwrap_or_default().into();
-                let unpacked = pack.and_then(|pack| pack.unpack(slot, place));
+                let unpacked = pack.and_then(|pack| pack.unpack(slot, target));
                 if let Err(error) = unpacked {
                     tracing::debug!(%pba, %error, "a fragment cannot be unpacked");
-                    place.fill(0);
+                    target.fill(0);
                 }
             }
         }
@@ -428,9 +428,9 @@ mod tests {
             packed.fragment(1),
             packed.fragment(4),
         ];
-        let places = wanted.iter().enumerate();
+        let offsets = wanted.iter().enumerate();
         let drives = drives_where_they_were_made(&[100]);
-        let fetch = Fetch::new(&drives, places.map(|(at, pba)| (*pba, at * BLOCK_BYTES)));
+        let fetch = Fetch::new(&drives, offsets.map(|(at, pba)| (*pba, at * BLOCK_BYTES)));
         let plain_block = drives.places(plain).first().map(|place| place.block);
         let read = |block: &Block| {
             let mut buf = vec![0xee; wanted.len() * BLOCK_BYTES];

@@ -61,7 +61,7 @@ impl Filled {
         }
     }
 
-    /// What of its content counts, with its places from the beginning.
+    /// What of its content counts, with its offsets from the beginning.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let (here, beside) = match self {
             Self::Here(buffer) => (Some((0, &buffer[..])), &[][..]),

@@ -20,8 +20,8 @@ const ENODEV: i32 = 19;
 pub(crate) struct Unreadable {
     /// Index of the drive.
     pub(crate) drive: u16,
-    /// Their places among those that were asked for, in order.
-    pub(crate) places: Vec<usize>,
+    /// Their indexes among those that were asked for, in order.
+    pub(crate) indexes: Vec<usize>,
     pub(crate) error: DriveError,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn read_one<T>(
     (seen, buf)
 }
 
-/// Reads a block to a place of the buffer from one copy after the other, until it is right. `None` if no copy can be read,
+/// Reads a block to an offset of the buffer from one copy after the other, until it is right. `None` if no copy can be read,
 /// false if none that can is right.
 pub(crate) async fn read_proven(
     drives: &DriveList,
@@ -105,8 +105,8 @@ pub(crate) async fn read_each(
 ) -> (Vec<Unreadable>, Buffer) {
     let mut unreadable = Vec::new();
     for (drive, mut error) in failed {
-        let mut places = Vec::new();
-        for (place, block) in blocks.iter().enumerate() {
+        let mut indexes = Vec::new();
+        for (index, block) in blocks.iter().enumerate() {
             let mut fetch = Fetch::new(drives, [*block].into_iter());
             if fetch.only_drive() != Some(drive) {
                 continue;
@@ -115,13 +115,13 @@ pub(crate) async fn read_each(
             buf = back;
             if let Some((_, last)) = failed.into_iter().next() {
                 error = last;
-                places.push(place);
+                indexes.push(index);
             }
         }
-        if !places.is_empty() {
+        if !indexes.is_empty() {
             unreadable.push(Unreadable {
                 drive,
-                places,
+                indexes,
                 error,
             });
         }

@@ -379,8 +379,8 @@ pub(crate) mod tests {
         assert_eq!(pool.stats().free_bytes, pool.stats().total_bytes);
         // Longer than what is wanted, and not as long as its memory.
         let buf = pool.try_alloc(27 * BLOCK_BYTES).expect("memory");
-        let places = (0..).step_by(BLOCK_BYTES);
-        let mut fetch = Fetch::new(&drives, pbas.iter().copied().zip(places));
+        let offsets = (0..).step_by(BLOCK_BYTES);
+        let mut fetch = Fetch::new(&drives, pbas.iter().copied().zip(offsets));
         let (failed, buf) = while_the_first_waits(&slow, fetch.read(buf));
         assert!(failed.is_empty(), "{failed:?}");
         assert_eq!(buf.len(), 27 * BLOCK_BYTES);

@@ -463,8 +463,8 @@ mod tests {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for turn in 0..30_000 {
-                    segments.settle(name(0, 0), &rows[turn % 3]);
+                for round in 0..30_000 {
+                    segments.settle(name(0, 0), &rows[round % 3]);
                 }
                 is_over.store(true, Ordering::Relaxed);
             });

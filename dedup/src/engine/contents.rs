@@ -42,8 +42,8 @@ impl Engine {
         let blocks = fingerprint::split(&data);
         let mut fingerprints = vec![Fingerprint::NONE; blocks.len()];
         let mut counted = KnownContents::default();
-        hasher.look(blocks, |place, fingerprint| match fingerprint {
-            Some(fingerprint) => fingerprints[place] = fingerprint,
+        hasher.look(blocks, |index, fingerprint| match fingerprint {
+            Some(fingerprint) => fingerprints[index] = fingerprint,
             None => counted.zeros += 1,
         });
         // What is found has the same fingerprint, so it is what the buffer holds.

@@ -17,7 +17,7 @@ use crate::metadata::on_disk_index::{Answer, Sought};
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::references::References;
-use crate::residency::on_disk_index::ask_for_hints;
+use crate::residency::on_disk_index::ask_on_disk_index;
 use crate::residency::rows::pin_rows;
 use crate::sync::wait::lock;
 
@@ -36,7 +36,7 @@ struct Candidate {
 #[derive(Default)]
 struct Missing {
     rows: Vec<Pba>,
-    hints: Vec<usize>,
+    on_disk: Vec<usize>,
 }
 
 /// Reads the contents that have these fingerprints, each to its place in the buffer. Whether each was found.
@@ -59,10 +59,10 @@ pub(crate) async fn find_blocks(
         buf: read,
         unreadable,
     } = verify::read(shared, candidates.iter().map(|it| it.pba)).await;
-    for (place, block) in fingerprint::split(&read).iter().enumerate() {
+    for (index, block) in fingerprint::split(&read).iter().enumerate() {
         let Some(candidate) = candidates
-            .get(place)
-            .filter(|_| !unreadable.contains(&place))
+            .get(index)
+            .filter(|_| !unreadable.contains(&index))
         else {
             continue;
         };
@@ -89,7 +89,7 @@ async fn look_up(
         let (missing, generation) = {
             let state = lock(&shared.state);
             let (candidates, missing) = seek_all(&state, fingerprints, &answers);
-            let is_last = round == ROUNDS || missing.rows.is_empty() && missing.hints.is_empty();
+            let is_last = round == ROUNDS || missing.rows.is_empty() && missing.on_disk.is_empty();
             if is_last {
                 let damage = lock(&shared.damage);
                 let mut held = Vec::with_capacity(candidates.len());
@@ -110,10 +110,10 @@ async fn look_up(
         if !missing.rows.is_empty() {
             pins.push(pin_rows(shared, missing.rows).await?);
         }
-        if !missing.hints.is_empty() {
-            let wanted = missing.hints.iter().map(|at| fingerprints[*at]).collect();
-            let said = ask_for_hints(shared, generation, wanted).await?;
-            for (at, answer) in missing.hints.into_iter().zip(said) {
+        if !missing.on_disk.is_empty() {
+            let wanted = missing.on_disk.iter().map(|at| fingerprints[*at]).collect();
+            let said = ask_on_disk_index(shared, generation, wanted).await?;
+            for (at, answer) in missing.on_disk.into_iter().zip(said) {
                 answers[at] = Some(answer);
             }
         }
@@ -139,7 +139,7 @@ fn seek_all(
                 crc32c: state.blocks.get(pba).crc32c,
             }),
             Sought::NotResident(pba) => missing.rows.push(pba),
-            Sought::Ask => missing.hints.push(at),
+            Sought::Ask => missing.on_disk.push(at),
             Sought::Nowhere => {}
         }
     }

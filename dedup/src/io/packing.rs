@@ -13,7 +13,7 @@ use crate::content::packing::{Fragment, put_together};
 use crate::metadata::packs::OpenPack;
 
 /// Who packs: in which pack an item is, and how it is compressed.
-struct Place {
+struct Packed {
     pack: usize,
     fragment: Fragment,
 }
@@ -22,7 +22,7 @@ struct Place {
 #[derive(Default)]
 pub(crate) struct Packing {
     /// By item; empty if nothing is packed.
-    places: Vec<Option<Place>>,
+    packed: Vec<Option<Packed>>,
     packs: Vec<OpenPack>,
     /// Room for all packs, but while a drive writes from it.
     buffer: Option<Buffer>,
@@ -48,41 +48,41 @@ impl Packing {
             return Self::default();
         };
         let mut packing = Self {
-            places: Vec::new(),
+            packed: Vec::new(),
             packs: vec![OpenPack::default(); packs.len()],
             buffer: Some(buffer),
         };
         for (pack, fragments) in packs.into_iter().enumerate() {
             for fragment in fragments {
                 let item = fragment.item;
-                if packing.places.len() <= item {
-                    packing.places.resize_with(item + 1, || None);
+                if packing.packed.len() <= item {
+                    packing.packed.resize_with(item + 1, || None);
                 }
-                packing.places[item] = Some(Place { pack, fragment });
+                packing.packed[item] = Some(Packed { pack, fragment });
             }
         }
         packing
     }
 
-    fn place(&self, item: usize) -> Option<&Place> {
-        self.places.get(item)?.as_ref()
+    fn packed(&self, item: usize) -> Option<&Packed> {
+        self.packed.get(item)?.as_ref()
     }
 
     /// The pack that an item goes to, if it does.
     pub(crate) fn pack_of(&mut self, item: usize) -> Option<&mut OpenPack> {
-        let pack = self.place(item)?.pack;
+        let pack = self.packed(item)?.pack;
         self.packs.get_mut(pack)
     }
 
     /// Where in the buffer an item's pack is.
     pub(crate) fn offset_of(&self, item: usize) -> Option<usize> {
-        Some(self.place(item)?.pack * BLOCK_BYTES)
+        Some(self.packed(item)?.pack * BLOCK_BYTES)
     }
 
     /// Makes the packs of the items that got an address in one, in the order in which they did.
     pub(crate) fn build(&mut self, items: impl Iterator<Item = usize>) {
         let Self {
-            places,
+            packed,
             packs,
             buffer: Some(buffer),
         } = self
@@ -90,8 +90,8 @@ impl Packing {
             return;
         };
         let mut members: Vec<Vec<&Fragment>> = packs.iter().map(|_| Vec::new()).collect();
-        for place in items.filter_map(|item| places.get(item)?.as_ref()) {
-            members[place.pack].push(&place.fragment);
+        for item in items.filter_map(|item| packed.get(item)?.as_ref()) {
+            members[item.pack].push(&item.fragment);
         }
         let (blocks, _) = buffer.as_chunks_mut::<BLOCK_BYTES>();
         for (block, members) in blocks.iter_mut().zip(members) {

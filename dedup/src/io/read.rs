@@ -40,8 +40,8 @@ struct Stored {
 }
 
 impl Stored {
-    /// Its address, and where it goes in the buffer.
-    fn to_place(self) -> (Pba, usize) {
+    /// What is to be read: its address, and the offset in the buffer that it goes to.
+    fn to_read(self) -> (Pba, usize) {
         (self.pba, self.buffer_offset)
     }
 }
@@ -64,7 +64,7 @@ pub(crate) async fn read_piece(
         }
     };
     stages::ended(Stage::Index);
-    let mut fetch = Fetch::new(&shared.drives, stored.iter().copied().map(Stored::to_place));
+    let mut fetch = Fetch::new(&shared.drives, stored.iter().copied().map(Stored::to_read));
     let (failed, mut buf) = fetch.read(buf).await;
     for drive in fetch.worked(&failed) {
         shared.alerts.drive_worked(drive.into(), Action::Read);
@@ -72,7 +72,7 @@ pub(crate) async fn read_piece(
     drop(fetch);
     let mut unreadable = Vec::new();
     if !failed.is_empty() {
-        let blocks: Vec<_> = stored.iter().copied().map(Stored::to_place).collect();
+        let blocks: Vec<_> = stored.iter().copied().map(Stored::to_read).collect();
         let of_drives;
         (of_drives, buf) = read_each(&shared.drives, buf, &blocks, failed).await;
         for failed in of_drives {
@@ -81,7 +81,7 @@ pub(crate) async fn read_piece(
                 buf.fill(0);
                 return (Err(error), buf);
             }
-            unreadable.extend(failed.places.into_iter().map(|place| blocks[place].1));
+            unreadable.extend(failed.indexes.into_iter().map(|index| blocks[index].1));
         }
     }
     stages::ended(Stage::Drive);
@@ -163,7 +163,7 @@ async fn read_other_copies(shared: &Shared, bad: &mut Vec<Stored>, mut buf: Buff
     for block in bad.drain(..) {
         let is_right = |bytes: &Block| fingerprint::crc32c(bytes) == block.crc32c;
         let seen;
-        (seen, buf) = read_proven(&shared.drives, block.to_place(), buf, is_right).await;
+        (seen, buf) = read_proven(&shared.drives, block.to_read(), buf, is_right).await;
         match seen {
             Some(true) => shared.drives.suspects.add([block.pba]),
             _ => lost.push(block),

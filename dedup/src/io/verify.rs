@@ -67,28 +67,28 @@ pub(crate) struct Candidate {
 /// What the drives hold at the candidates, one block after the other.
 pub(crate) struct Found {
     pub(crate) buf: Buffer,
-    /// Places that could not be read.
+    /// Indexes of those that could not be read.
     pub(crate) unreadable: Vec<usize>,
 }
 
 /// Reads candidates from their drives. A drive that fails only makes them unusable.
 pub(crate) async fn read(shared: &Shared, candidates: impl Iterator<Item = Pba>) -> Found {
     let buffers = &shared.verify.buffers;
-    let places = (0..).step_by(BLOCK_BYTES);
-    let blocks: Vec<(Pba, usize)> = candidates.zip(places).collect();
+    let offsets = (0..).step_by(BLOCK_BYTES);
+    let blocks: Vec<(Pba, usize)> = candidates.zip(offsets).collect();
     let buf = buffers.alloc(blocks.len() * BLOCK_BYTES).await;
     let (failed, buf) = read_blocks(&shared.drives, buf, &blocks).await;
     let mut unreadable = Vec::new();
     for failed in failed {
         if failed.is_medium() {
             let mut state = lock(&shared.state);
-            for place in &failed.places {
-                shared.found_wrong_copy(&mut state, blocks[*place].0);
+            for index in &failed.indexes {
+                shared.found_wrong_copy(&mut state, blocks[*index].0);
             }
         }
         // Its content is stored again.
         shared.drive_failed(failed.drive, Action::Read, &failed.error);
-        unreadable.extend(failed.places);
+        unreadable.extend(failed.indexes);
     }
     Found { buf, unreadable }
 }
@@ -135,9 +135,9 @@ impl Batch {
     /// Compares with what was read.
     pub(crate) fn compare(&mut self, candidates: &[Candidate], found: &Found) {
         let stored = fingerprint::split(&found.buf);
-        for (place, (candidate, stored)) in candidates.iter().zip(stored).enumerate() {
+        for (index, (candidate, stored)) in candidates.iter().zip(stored).enumerate() {
             let at = candidate.item as usize;
-            if found.unreadable.contains(&place) {
+            if found.unreadable.contains(&index) {
                 self.settle(at, false);
                 continue;
             }
@@ -198,15 +198,15 @@ impl Batch {
             return false;
         };
         let mut pieces: Vec<KeptPiece> = Vec::new();
-        for (place, item) in self.items[job.items.clone()].iter_mut().enumerate() {
+        for (index, item) in self.items[job.items.clone()].iter_mut().enumerate() {
             if item.check != Check::Stored || item.taken.is_none() {
                 continue;
             }
             item.check = Check::Done;
-            let Some(block) = job.blocks().get(place) else {
+            let Some(block) = job.blocks().get(index) else {
                 continue;
             };
-            let at = command.start + place as u64;
+            let at = command.start + index as u64;
             match pieces.last_mut() {
                 Some(last) if last.end() == at => last.bytes.extend_from_slice(block),
                 _ => pieces.push(KeptPiece {

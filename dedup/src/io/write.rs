@@ -31,7 +31,7 @@ use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::backpressure::RoomPermit;
 use crate::pool::comparisons::Kept;
-use crate::residency::on_disk_index::ask_for_hints;
+use crate::residency::on_disk_index::ask_on_disk_index;
 use crate::residency::rows::{Pins, pin_rows};
 use crate::stages::Stage;
 use crate::sync::gate::Entry;
@@ -72,13 +72,13 @@ pub(crate) enum Progress {
     /// What is known of these addresses is in the store only; it has a block for contents that it was
     /// not needed for.
     Loads(Vec<Pba>),
-    /// The store has to be asked for hints; it has a block for contents that need none.
+    /// The store has to be asked for index entries; it has a block for contents that need none.
     Asks,
     /// Some contents need room that is not there; nothing is claimed.
     Full,
     /// Its volume is not there any more; nothing is claimed.
     Gone,
-    /// Its record has its place in the journal, and holds the references: it takes place, whoever is dropped.
+    /// Its record has its range of the journal, and holds the references: it takes place, whoever is dropped.
     Recorded,
 }
 
@@ -519,7 +519,7 @@ impl Batch {
         }
     }
 
-    /// The commands whose records have their place when the batch is dropped: their changes are made, and what they
+    /// The commands whose records have their range of the journal when the batch is dropped: their changes are made, and what they
     /// found by its fingerprint is compared all the same.
     fn leave_recorded(&mut self) {
         for job in &mut self.jobs {
@@ -647,7 +647,7 @@ impl Batch {
         join_all(rest.into_iter().map(Batch::go_on_alone)).await;
     }
 
-    /// Asks the store for hints to contents that nobody else knows.
+    /// Asks the store for index entries to contents that nobody else knows.
     async fn ask(&mut self) -> Result<()> {
         let mut wanted = Vec::new();
         let generation = {
@@ -670,7 +670,7 @@ impl Batch {
             return Ok(());
         }
         let fingerprints = wanted.iter().map(|at| self.items[*at].fingerprint);
-        let asked = ask_for_hints(&self.shared, generation, fingerprints.collect());
+        let asked = ask_on_disk_index(&self.shared, generation, fingerprints.collect());
         for (at, answer) in wanted.into_iter().zip(asked.await?) {
             self.items[at].answer = Some(answer);
         }

@@ -1,6 +1,6 @@
 //! Appending records to the journal, and making their changes.
 //!
-//! An append takes three steps. With the state shared its records are checked and get their place in the journal. Without
+//! An append takes three steps. With the state shared its records are checked and get their range of the journal. Without
 //! any lock they are written there. When all records before them are written too, their changes are made, with
 //! the state shared again, or alone where they change more than a host's write does. So reactors append side by side, and a record that is believed after a crash has all that
 //! it depends on before it.
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::{Either, select};
-use meta::{Frames, JournalError, MapEntry, Pba, Place, Record, RecordRef};
+use meta::{Frames, JournalError, MapEntry, Pba, Record, RecordRef, ReservedRange};
 
 use crate::log::checkpoint::checkpoint;
 use crate::metadata::state::State;
@@ -83,7 +83,7 @@ pub(crate) fn is_size(error: &JournalError) -> bool {
 }
 
 /// Appends a record and makes its changes; returns its sequence number. `guard` is held until the
-/// changes are in place. `references` are the record's from its place on.
+/// changes are in place. `references` are the record's once it has its range of the journal.
 pub(crate) async fn commit(
     shared: &Arc<Shared>,
     record: Record,
@@ -113,8 +113,8 @@ pub(crate) async fn commit(
     }
 }
 
-/// Begins an append: checks the records, and gives them their place. `first` changes the state then. What the caller
-/// holds of the records' new blocks is theirs from here on. After an error nothing is changed.
+/// Begins an append: checks the records, and reserves a range of the journal for them. `first` changes the state then. What
+/// the caller holds of the records' new blocks is theirs from here on. After an error nothing is changed.
 pub(crate) fn begin<'r>(
     shared: &'r Shared,
     records: Vec<RecordRef<'r>>,
@@ -149,21 +149,21 @@ fn begin_for<'r>(
     if !missing.is_empty() {
         return Err(AppendError::NotResident(missing));
     }
-    let place = reserve(shared, &frames)?;
+    let range = reserve(shared, &frames)?;
     shared.unstored.fetch_add(entries, Ordering::AcqRel);
     first(&state);
-    state.will_change(place.last());
+    state.will_change(range.last());
     // Nothing leaves memory until the records are installed.
     state.begin_append();
     drop(state);
-    Ok(Append::new(shared, records, frames, place))
+    Ok(Append::new(shared, records, frames, range))
 }
 
-fn reserve(shared: &Shared, frames: &Frames) -> std::result::Result<Place, JournalError> {
+fn reserve(shared: &Shared, frames: &Frames) -> std::result::Result<ReservedRange, JournalError> {
     let mut journal = lock(&shared.journal);
-    let place = journal.reserve(frames)?;
+    let range = journal.reserve(frames)?;
     shared.backpressure.note(&journal);
-    Ok(place)
+    Ok(range)
 }
 
 /// Begins an append of a record that changes nothing.
@@ -173,14 +173,14 @@ pub(crate) fn begin_note<'r>(
 ) -> std::result::Result<Append<'r>, JournalError> {
     let note = RecordRef::from(note);
     let frames = Frames::encode([note]);
-    let place = reserve(shared, &frames)?;
+    let range = reserve(shared, &frames)?;
     shared
         .unstored
         .fetch_add(note.entry_count(), Ordering::AcqRel);
-    Ok(Append::new(shared, Vec::new(), frames, place))
+    Ok(Append::new(shared, Vec::new(), frames, range))
 }
 
-/// Records that have their place in the journal.
+/// Records that have their range of the journal.
 #[must_use = "the records count when it is finished"]
 pub(crate) struct Append<'r> {
     shared: &'r Shared,
@@ -189,17 +189,22 @@ pub(crate) struct Append<'r> {
     first: u64,
     last: u64,
     /// To be written.
-    frames: Option<(Frames, Place)>,
+    frames: Option<(Frames, ReservedRange)>,
 }
 
 impl<'r> Append<'r> {
-    fn new(shared: &'r Shared, records: Vec<RecordRef<'r>>, frames: Frames, place: Place) -> Self {
+    fn new(
+        shared: &'r Shared,
+        records: Vec<RecordRef<'r>>,
+        frames: Frames,
+        range: ReservedRange,
+    ) -> Self {
         Self {
             shared,
             records,
-            first: place.first(),
-            last: place.last(),
-            frames: Some((frames, place)),
+            first: range.first(),
+            last: range.last(),
+            frames: Some((frames, range)),
         }
     }
 
@@ -224,15 +229,15 @@ impl<'r> Append<'r> {
         Ok(self.first)
     }
 
-    /// Writes the frames to their place. Those that wait for them go on.
+    /// Writes the frames to their range. Those that wait for them go on.
     fn write(&mut self) {
-        let Some((frames, place)) = self.frames.take() else {
+        let Some((frames, range)) = self.frames.take() else {
             return;
         };
         // Others wait for what this one writes: a panic in here would leave them waiting.
         let unwinding = Unwinding::ends();
         let shared = self.shared;
-        let written = shared.writer.write(frames, place);
+        let written = shared.writer.write(frames, range);
         let finished = lock(&shared.journal).finish_append(written);
         match finished {
             Ok(upto) => shared.appended.reach(upto),

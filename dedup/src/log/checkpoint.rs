@@ -19,7 +19,7 @@ use crate::log::append::appended_upto;
 use crate::log::flush::flush_drives;
 use crate::log::flush::settle_journal;
 use crate::pool::Shared;
-use crate::residency::on_disk_index::{has_hints, want_hints};
+use crate::residency::on_disk_index::{note_index_entries, want_index_entries};
 use crate::residency::pages::evict;
 use crate::sync::wait::lock;
 use crate::{EngineError, Result};
@@ -99,15 +99,15 @@ fn store_some(shared: &Shared, reader: &mut JournalReader, upto: u64) -> Result<
     }
     let last = checkpoint.position.seq - 1;
     let applied = builder.finish(checkpoint).and_then(|mut batch| {
-        let hinted = want_hints(shared, &mut batch, last);
+        let index_entries = want_index_entries(shared, &mut batch, last);
         shared.store.apply(&batch)?;
-        Ok(hinted)
+        Ok(index_entries)
     });
-    let hinted = match applied {
-        Ok(hinted) => hinted,
+    let index_entries = match applied {
+        Ok(index_entries) => index_entries,
         Err(error) => return Err(not_applied(shared, &error, last)),
     };
-    has_hints(shared, &hinted, last);
+    note_index_entries(shared, &index_entries, last);
     {
         let mut state = lock(&shared.state);
         state.retry_upto = None;

@@ -66,7 +66,7 @@ impl ProvenCopies {
 /// `Unavailable` if the right copy cannot be read any more, or a drive that must not go offline cannot be written.
 pub(super) async fn rewrite(
     drives: &DriveList,
-    place: (&Arc<dyn Store>, Blocking),
+    store: (&Arc<dyn Store>, Blocking),
     (wrong, source): (Place, Place),
     bounces: &BufferPool,
 ) -> Result<()> {
@@ -86,7 +86,7 @@ pub(super) async fn rewrite(
     };
     let (written, _) = drive.write(buf, &of(wrong).extents).await;
     match written {
-        Err(error) if !take_offline(drives, place, wrong.drive, &error).await => {
+        Err(error) if !take_offline(drives, store, wrong.drive, &error).await => {
             Err(EngineError::unavailable(format!(
                 "drive {} cannot be written: {error}; check it and try again",
                 drive.name()

@@ -38,8 +38,8 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
     shared.rounds.arrive();
     // When a flush ends, the next one may take the lock before tasks that waited for the first. They go on without the lock
     // once their changes are durable.
-    let turn = shared.flush_lock.clone().lock_owned();
-    let held = match select(shared.durable.wait(target), turn).await {
+    let locking = shared.flush_lock.clone().lock_owned();
+    let held = match select(shared.durable.wait(target), locking).await {
         Either::Left(_) => return Ok(()),
         Either::Right((held, _)) => held,
     };

@@ -30,7 +30,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use meta::{Batch, Checkpoint, ChosenLabel, Label, Opening, PlaceKind, SettingChanges, Store};
+use meta::{Batch, Checkpoint, ChosenLabel, Label, LocationKind, Opening, SettingChanges, Store};
 use reactor::BufferPool;
 use uuid::Uuid;
 
@@ -207,8 +207,8 @@ impl<'a> Labels<'a> {
         let Some(pool) = self.pool else {
             return Ok(None);
         };
-        let place = (store, blocking);
-        let marks = match self.write(pool, checkpoint.epoch, place, buffers).await {
+        let into = (store, blocking);
+        let marks = match self.write(pool, checkpoint.epoch, into, buffers).await {
             Ok(marks) => marks,
             Err(error) => return Ok(Some(error)),
         };
@@ -225,7 +225,7 @@ impl<'a> Labels<'a> {
         &self,
         pool: &PoolLabels,
         epoch: u32,
-        place: (&Arc<dyn Store>, Blocking),
+        store: (&Arc<dyn Store>, Blocking),
         buffers: &BufferPool,
     ) -> Result<Vec<Mark>> {
         let opening = Opening {
@@ -249,7 +249,7 @@ impl<'a> Labels<'a> {
                 Ok(sequence) => Mark { epoch, sequence },
                 Err(error) => {
                     if self.drives.has_copies()
-                        && take_offline(self.drives, place, index, &error).await
+                        && take_offline(self.drives, store, index, &error).await
                     {
                         continue;
                     }
@@ -318,8 +318,8 @@ pub(crate) async fn close(shared: &Shared) -> Result<()> {
         pool: Some(pool),
         found,
     };
-    let place = (&shared.store, shared.blocking);
-    let refused = labels.claim(place, checkpoint, &shared.bounces).await?;
+    let store = (&shared.store, shared.blocking);
+    let refused = labels.claim(store, checkpoint, &shared.bounces).await?;
     refused.map_or(Ok(()), Err)
 }
 
@@ -524,10 +524,13 @@ pub fn described(opening: &Opening) -> String {
             machine => machine,
         }
     );
-    let paths = opening.places.iter().find_map(|place| match &place.at {
-        PlaceKind::Folder(path) if !path.is_empty() => Some(path),
-        _ => None,
-    });
+    let paths = opening
+        .locations
+        .iter()
+        .find_map(|location| match &location.at {
+            LocationKind::Folder(path) if !path.is_empty() => Some(path),
+            _ => None,
+        });
     if let Some(path) = paths {
         text += &format!(", folder {path}");
     }

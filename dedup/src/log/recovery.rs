@@ -84,9 +84,9 @@ pub(crate) async fn recover(
     let (replayed, journal) = replay(parts, drives, bounces).await?;
     let checkpoint = next_checkpoint(&journal, labels.newest())?;
     if replayed.records > 0 {
-        let place = (&parts.store, parts.blocking);
+        let store = (&parts.store, parts.blocking);
         for (copy, source) in replayed.copies.wrong(drives) {
-            copies::rewrite(drives, place, (copy, source), bounces).await?;
+            copies::rewrite(drives, store, (copy, source), bounces).await?;
         }
         // What was proven may still be in a drive's cache only.
         let online = (0u16..).zip(drives.iter());
@@ -95,7 +95,7 @@ pub(crate) async fn recover(
             online.map(|(index, drive)| async move { (index, drive, drive.flush().await) });
         for (index, drive, result) in join_all(flushes).await {
             if let Err(error) = result
-                && !(drives.has_copies() && take_offline(drives, place, index, &error).await)
+                && !(drives.has_copies() && take_offline(drives, store, index, &error).await)
             {
                 return Err(EngineError::unavailable(format!(
                     "drive {} could not be flushed: {error}; check it and try again",
@@ -125,8 +125,8 @@ pub(crate) async fn recover(
         Ok::<_, EngineError>((journal, damage))
     })
     .await?;
-    let place = (&parts.store, parts.blocking);
-    let refused = labels.claim(place, checkpoint, bounces).await?;
+    let store = (&parts.store, parts.blocking);
+    let refused = labels.claim(store, checkpoint, bounces).await?;
     journal.begin(checkpoint)?;
     let mut state = load(parts, drives).await?;
     if let Some(refused) = refused {
@@ -232,7 +232,7 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
     let data_blocks = drives.data_blocks().to_vec();
     let store = parts.store.clone();
     let ends = data_blocks.clone();
-    let (known, settings, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
+    let (known, settings, totals, used_ends, has_index) = block_on(parts.blocking, move || {
         let totals = store.totals()?;
         let mut used_ends = Vec::new();
         for (drive, blocks) in (0u16..).zip(&ends) {
@@ -257,7 +257,13 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
             }
         }
         let (known, settings) = ((store.volumes()?, store.maps()?), store.settings()?);
-        Ok((known, settings, totals, used_ends, store.has_hints()?))
+        Ok((
+            known,
+            settings,
+            totals,
+            used_ends,
+            store.has_index_entries()?,
+        ))
     })
     .await?;
     let config = &parts.config;
@@ -268,7 +274,7 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
         Resident::new(config.metadata_cache_bytes),
         (
             Index::new(&data_blocks, config.index_bytes_max),
-            OnDiskIndex::new(has_hints),
+            OnDiskIndex::new(has_index),
         ),
     );
     for segment in drives.unplaced() {
@@ -510,9 +516,9 @@ impl Prover<'_> {
         blocks: &[Pba],
         buf: Buffer,
     ) -> (std::result::Result<Vec<(Pba, Content)>, DriveError>, Buffer) {
-        let places = (0..).step_by(BLOCK_BYTES);
-        let blocks_and_places = blocks.iter().copied().zip(places);
-        let mut fetch = Fetch::of_drive(self.drives, self.drive, blocks_and_places);
+        let offsets = (0..).step_by(BLOCK_BYTES);
+        let blocks_and_offsets = blocks.iter().copied().zip(offsets);
+        let mut fetch = Fetch::of_drive(self.drives, self.drive, blocks_and_offsets);
         let (failed, buf) = fetch.read(buf).await;
         if let Some((_, error)) = failed.into_iter().next() {
             return (Err(error), buf);

@@ -108,7 +108,7 @@ pub(crate) fn table_of(pba: Pba) -> usize {
 
 /// Table, folder, row page and entry of an address.
 #[inline]
-fn place(pba: Pba) -> (usize, usize, usize, usize) {
+fn split(pba: Pba) -> (usize, usize, usize, usize) {
     let number = pba.number();
     (
         table_of(pba),
@@ -224,25 +224,26 @@ impl BlockTable {
     /// Whether the table knows of the address what there is to know.
     #[inline]
     pub(crate) fn is_resident(&self, pba: Pba) -> bool {
-        self.is_whole() || (self.is_entered(pba) && !self.is_away(pba))
+        self.is_whole() || (self.is_entered(pba) && !self.is_only_stored(pba))
     }
 
-    fn is_away(&self, pba: Pba) -> bool {
-        let (_, _, at, _) = place(pba);
+    /// Whether the store alone has the row page of an address.
+    fn is_only_stored(&self, pba: Pba) -> bool {
+        let (_, _, at, _) = split(pba);
         self.folder(pba)
             .is_some_and(|folder| folder.stored & 1 << at != 0)
     }
 
     #[inline]
     fn folder(&self, pba: Pba) -> Option<&Folder> {
-        let (table, folder, _, _) = place(pba);
+        let (table, folder, _, _) = split(pba);
         self.tables.get(table)?.get(folder)
     }
 
     /// The row page of an address; it may not be in memory.
     #[inline]
     fn page(&self, pba: Pba) -> Option<&RowPage> {
-        let (_, _, at, _) = place(pba);
+        let (_, _, at, _) = split(pba);
         self.folder(pba)?.page(at)
     }
 
@@ -254,12 +255,12 @@ impl BlockTable {
 
     /// The row page of an address, which must be here and exist on its drive (checked where numbers come in), and the row in it.
     #[inline]
-    fn place_or_new(&self, pba: Pba) -> (&RowPage, &Row) {
+    fn page_and_row_or_new(&self, pba: Pba) -> (&RowPage, &Row) {
         debug_assert!(
             self.is_resident(pba) || panicking(),
             "block {pba} is in the store only"
         );
-        let (table, folder, at, row) = place(pba);
+        let (table, folder, at, row) = split(pba);
         let (folder, page) = self.tables[table].page_or_new(folder, at);
         page.touch();
         let (rows, is_new) = page.rows_or_new();
@@ -279,12 +280,12 @@ impl BlockTable {
 
     #[inline]
     fn row(&self, pba: Pba) -> &Row {
-        self.place_or_new(pba).1
+        self.page_and_row_or_new(pba).1
     }
 
     #[inline]
     fn page_or_new(&self, pba: Pba) -> &RowPage {
-        self.place_or_new(pba).0
+        self.page_and_row_or_new(pba).0
     }
 
     /// What is known of a content that is here; an unused address has no references.
@@ -338,14 +339,14 @@ impl BlockTable {
     /// A command allocated a block, and holds one reference of it.
     pub(crate) fn create(&self, pba: Pba, info: BlockInfo) {
         debug_assert!(info.references & !IN_FLIGHT == 1);
-        let (page, row) = self.place_or_new(pba);
+        let (page, row) = self.page_and_row_or_new(pba);
         page.hold();
         row.set(info);
     }
 
     /// A command takes one reference more, and holds it.
     pub(crate) fn take(&self, pba: Pba) {
-        let (page, row) = self.place_or_new(pba);
+        let (page, row) = self.page_and_row_or_new(pba);
         page.hold();
         row.gain();
     }
@@ -433,7 +434,7 @@ impl BlockTable {
             .is_some_and(|load| load.left == ticket.left);
         #[cfg(test)]
         let is_valid = is_valid || crate::ablation::is(crate::ablation::Broken::BelieveStaleBlocks);
-        if is_valid && self.is_entered(first) && self.is_away(first) {
+        if is_valid && self.is_entered(first) && self.is_only_stored(first) {
             self.bring(first, rows);
         }
     }
@@ -448,9 +449,9 @@ impl BlockTable {
         }
     }
 
-    /// Puts the store's rows of a row page in its place.
+    /// Brings the store's rows of a row page into memory.
     fn bring(&mut self, first: Pba, rows: &[(Pba, BlockInfo)]) {
-        let (table, folder, at, _) = place(first);
+        let (table, folder, at, _) = split(first);
         if let Some(folder) = self.tables[table].get_mut(folder)
             && folder.stored & 1 << at != 0
         {
@@ -495,7 +496,7 @@ impl BlockTable {
     /// which has all records up to `stored`, says the same of it.
     pub(crate) fn evict(&mut self, pba: Pba, stored: u64) -> Eviction {
         let first = row_page_of(pba);
-        let (table, number, at, _) = place(first);
+        let (table, number, at, _) = split(first);
         let table = self.tables.get_mut(table);
         let Some(table) = table else {
             return Eviction::Absent;
@@ -610,7 +611,7 @@ impl BlockTable {
             .map(move |(number, _, _)| address(table, number))
     }
 
-    /// Folder and place of the row pages with numbers in `first..end` of a table, where there are folders.
+    /// Row pages with numbers in `first..end` of a table, where there are folders: number, folder, and index in it.
     fn row_pages_in(
         &self,
         table: usize,

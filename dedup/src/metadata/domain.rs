@@ -130,17 +130,17 @@ impl Hashers {
             .zip(wanted)
             .map(|(block, (_, crc32c))| fingerprint::crc32c(block) == *crc32c)
             .collect();
-        let is_hashed = |place: &usize| proven[*place] && wanted[*place].0.is_some();
+        let is_hashed = |index: &usize| proven[*index] && wanted[*index].0.is_some();
         let mut open: Vec<usize> = (0..proven.len()).filter(is_hashed).collect();
         for hasher in &self.0 {
             let mut digests = Vec::with_capacity(open.len());
-            let blocks = open.iter().map(|place| &blocks[*place]);
+            let blocks = open.iter().map(|index| &blocks[*index]);
             hasher.batch(blocks, |digest| digests.push(digest));
             let mut digests = digests.into_iter();
-            open.retain(|place| digests.next() != Some(wanted[*place].0));
+            open.retain(|index| digests.next() != Some(wanted[*index].0));
         }
-        for place in open {
-            proven[place] = false;
+        for index in open {
+            proven[index] = false;
         }
         proven
     }

@@ -61,7 +61,7 @@ pub(crate) struct Index {
 }
 
 /// The shard of a fingerprint, locked: nobody else finds, enters or removes a block with it meanwhile.
-pub(crate) struct Place<'a> {
+pub(crate) struct ShardGuard<'a> {
     index: &'a Index,
     of: &'a LockedShard,
     shard: Held<'a, Shard>,
@@ -118,12 +118,12 @@ impl Index {
         &self.shards[hash.shard as usize & (self.shards.len() - 1)]
     }
 
-    /// The place of a fingerprint, kept from others until it is dropped.
+    /// The shard of a fingerprint, locked until this is dropped.
     #[inline]
-    pub(crate) fn at(&self, fingerprint: &Fingerprint) -> Place<'_> {
+    pub(crate) fn at(&self, fingerprint: &Fingerprint) -> ShardGuard<'_> {
         let hash = Hash::new(fingerprint);
         let of = self.shard(hash);
-        Place {
+        ShardGuard {
             index: self,
             of,
             shard: lock(&of.shard),
@@ -209,7 +209,7 @@ impl Index {
         let mut found = [Pba(0); AT_A_TIME];
         let mut count = 0;
         for fingerprint in wanted {
-            let Place { shard, hash, .. } = self.at(fingerprint);
+            let ShardGuard { shard, hash, .. } = self.at(fingerprint);
             let bucket = shard.home(hash.tag);
             for entry in shard.slots(bucket) {
                 if entry >> NUMBER_BITS == hash.tag && *entry != 0 && count < found.len() {
@@ -264,7 +264,7 @@ impl Index {
     }
 }
 
-impl Place<'_> {
+impl ShardGuard<'_> {
     /// Whether a block with this fingerprint is in the index.
     pub(crate) fn has(&self, pba: Pba) -> bool {
         let entry = self.index.entry(self.hash, pba);

@@ -27,8 +27,8 @@ pub(crate) struct LastChanges {
     regions: OnceLock<Box<[AtomicU64]>>,
 }
 
-/// The places of the numbers of a range; each once.
-fn places(first: u64, end: u64) -> impl Iterator<Item = usize> {
+/// The numbers of the regions of a range; each once.
+fn numbers(first: u64, end: u64) -> impl Iterator<Item = usize> {
     let regions = first / REGION..end.div_ceil(REGION);
     regions
         .take(NUMBERS)
@@ -40,7 +40,7 @@ impl LastChanges {
     fn changed(&self, first: u64, end: u64, record: u64) {
         let make = || (0..NUMBERS).map(|_| AtomicU64::new(0)).collect();
         let regions = self.regions.get_or_init(make);
-        for at in places(first, end) {
+        for at in numbers(first, end) {
             regions[at].fetch_max(record, Ordering::Release);
         }
     }
@@ -56,7 +56,7 @@ impl LastChanges {
         let Some(regions) = self.regions.get() else {
             return whole;
         };
-        let of_regions = places(first, end).map(|at| regions[at].load(Ordering::Acquire));
+        let of_regions = numbers(first, end).map(|at| regions[at].load(Ordering::Acquire));
         of_regions.fold(whole, u64::max)
     }
 }

@@ -1,18 +1,18 @@
 //! The on-disk index: contents that the index in memory has no room for, and what is known of them in memory.
 //!
-//! An entry of the on-disk index is a *hint*: a row in the store that leads from a fingerprint to a block
-//! ([`crate::residency::on_disk_index`] looks hints up and writes them).
+//! An *index entry* is an entry of the on-disk index: a row in the store that leads from a fingerprint to a block
+//! ([`crate::residency::on_disk_index`] looks index entries up and writes them). The index in memory is *the index*.
 //!
 //! Guarantees:
-//! * A content in use that the index does not have *waits* here until the store has its hint, and again as
+//! * A content in use that the index does not have *waits* here until the store has its index entry, and again as
 //!   long as commands hold references that the store does not know of: the last mapping that it knows of
-//!   may go before theirs comes, and the row and its hint with that. Who asked the store while hints were
+//!   may go before theirs comes, and the row and its index entry with that. Who asked the store while index entries were
 //!   written asks again ([`Answer`]): so nothing is missed in between.
-//! * A hint is never believed: its block must be in use and have that fingerprint, as what is known of it
-//!   says. A block that was found damaged is not found by a hint.
+//! * An index entry is never believed: its block must be in use and have that fingerprint, as what is known of it
+//!   says. A block that was found damaged is not found by an index entry.
 //! * What waits is bounded by what the journal holds and the store does not
 //!   ([`replay_entries_max`](crate::EngineConfig::replay_entries_max)), by commands under way, and by
-//!   what was loaded and waits for its hint.
+//!   what was loaded and waits for its index entry.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -23,18 +23,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use meta::{Fingerprint, Pba};
 
 use crate::metadata::block_table::IN_FLIGHT;
-use crate::metadata::index::{Found, Place};
+use crate::metadata::index::{Found, ShardGuard};
 use crate::metadata::state::State;
 use crate::sync::wait::{Held, lock};
 
-/// Damaged blocks that hints are kept from ([`OnDiskIndex::hidden_max`]). With more, nobody asks for hints until the pool is opened again:
-/// contents that only they lead to are stored once more, and do not heal damaged blocks.
+/// Damaged blocks that index entries are kept from ([`OnDiskIndex::hidden_max`]). With more, nobody asks for index entries until
+/// the pool is opened again: contents that only they lead to are stored once more, and do not heal damaged blocks.
 const HIDDEN_MAX: usize = 64 * 1024;
 
 /// What the store said of a content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
-    /// Hints that were written since may say more.
+    /// Index entries that were written since may say more.
     pub(crate) generation: u64,
     pub(crate) pba: Option<Pba>,
 }
@@ -48,14 +48,14 @@ pub(crate) enum Sought {
     Unindexed(Pba),
     /// Perhaps this block, of which only the store knows: bring that in, then look again.
     NotResident(Pba),
-    /// The store has to be asked for a hint.
+    /// The store has to be asked for an index entry.
     Ask,
     /// No block in use has it.
     Nowhere,
 }
 
-/// A content that the index does not have, and that the store may not have a hint for, or lose it: a block
-/// that commands hold is in use even if the last mapping to it goes, and its row and hint with that.
+/// A content that the index does not have, and that the store may not have an index entry for, or lose it: a block
+/// that commands hold is in use even if the last mapping to it goes, and its row and index entry with that.
 #[derive(Clone, Copy)]
 struct Waiting {
     pba: Pba,
@@ -63,39 +63,39 @@ struct Waiting {
     held: u32,
     /// The last record that a command mapped it with; 0 if none did since it began to wait.
     record: u64,
-    /// The store has the hint, or had it.
-    is_hinted: bool,
+    /// The store has the index entry, or had it.
+    has_index_entry: bool,
 }
 
 impl Waiting {
     /// A block begins to wait; no command maps it yet.
-    fn new(pba: Pba, held: u32, is_hinted: bool) -> Self {
+    fn new(pba: Pba, held: u32, has_index_entry: bool) -> Self {
         Self {
             pba,
             held,
             record: 0,
-            is_hinted,
+            has_index_entry,
         }
     }
 
-    /// Whether nothing but the store's hint is needed, if the store has all records up to `stored`: from
+    /// Whether nothing but the store's index entry is needed, if the store has all records up to `stored`: from
     /// now on there are mappings as long as the block is in use.
     fn is_over(&self, stored: u64) -> bool {
-        self.is_hinted && self.held == 0 && self.record <= stored
+        self.has_index_entry && self.held == 0 && self.record <= stored
     }
 }
 
 /// What is known of contents that are not in the index.
 ///
-/// What commands change has locks of its own. What waits for one content changes only while its place in the index is locked, or
+/// What commands change has locks of its own. What waits for one content changes only while its shard of the index is locked, or
 /// the state is.
 pub(crate) struct OnDiskIndex {
     waiting: Counted<HashMap<Fingerprint, Waiting>>,
-    /// Those that the store has already, and no checkpoint will write a hint for.
+    /// Those that the store has already, and no checkpoint will write an index entry for.
     pub(crate) loaded: Vec<(Pba, Fingerprint)>,
-    /// How often hints were written.
+    /// How often index entries were written.
     pub(crate) generation: u64,
-    /// The store has hints.
+    /// The store has index entries.
     pub(crate) is_stored: bool,
     /// Blocks in use whose content must not be found.
     hidden: Counted<BTreeSet<Pba>>,
@@ -103,7 +103,7 @@ pub(crate) struct OnDiskIndex {
     pub(crate) hidden_max: usize,
     /// There are more of them than can be known.
     is_off: bool,
-    /// Contents that the store was asked for, and of those how many it had a hint for.
+    /// Contents that the store was asked for, and of those how many it had an index entry for.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
     /// How often a second block of a content became the one to be found, or one was hidden.
@@ -159,7 +159,7 @@ impl Counted<BTreeSet<Pba>> {
 }
 
 impl OnDiskIndex {
-    /// `is_stored`: the store has hints.
+    /// `is_stored`: the store has index entries.
     pub(crate) fn new(is_stored: bool) -> Self {
         Self {
             waiting: Counted::default(),
@@ -176,7 +176,7 @@ impl OnDiskIndex {
         }
     }
 
-    /// Whether any content waits for its hint.
+    /// Whether any content waits for its index entry.
     pub(crate) fn is_waited(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -191,7 +191,7 @@ impl OnDiskIndex {
         self.waiting.change(|all| all.insert(fingerprint, new));
     }
 
-    /// The same of a block that the store has, and no hint for it.
+    /// The same of a block that the store has, and no index entry for it.
     pub(crate) fn wait_loaded(&mut self, pba: Pba, fingerprint: Fingerprint) {
         // Of two old blocks of the same content the other one was to be found until now.
         #[cfg(test)]
@@ -205,14 +205,14 @@ impl OnDiskIndex {
     /// and not only the journal.
     pub(crate) fn wait_instead(&mut self, pba: Pba, fingerprint: Fingerprint, is_stored: bool) {
         let same = self.waiting.of(&fingerprint).filter(|w| w.pba == pba);
-        if same.is_some_and(|waiting| !waiting.is_hinted) {
+        if same.is_some_and(|waiting| !waiting.has_index_entry) {
             return; // it waits already
         }
         let mut waiting = Waiting::new(pba, same.map_or(0, |waiting| waiting.held), false);
         if is_stored {
             self.loaded.push((pba, fingerprint));
         } else {
-            waiting.record = 1; // the checkpoint that stores its row writes its hint
+            waiting.record = 1; // the checkpoint that stores its row writes its index entry
         }
         self.waiting.change(|all| all.insert(fingerprint, waiting));
     }
@@ -225,7 +225,7 @@ impl OnDiskIndex {
     /// A command takes a reference of a block that the index does not have.
     pub(crate) fn take(&self, pba: Pba, fingerprint: Fingerprint) {
         #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::ForgetHeldHints) {
+        if crate::ablation::is(crate::ablation::Broken::ForgetHeldIndexEntries) {
             return;
         }
         if self.is_hidden(pba) {
@@ -272,7 +272,7 @@ impl OnDiskIndex {
         }
     }
 
-    /// Whether the store, with all records up to `stored`, has to have a hint for a block that waits.
+    /// Whether the store, with all records up to `stored`, has to have an index entry for a block that waits.
     pub(crate) fn is_due(&self, pba: Pba, fingerprint: &Fingerprint, stored: u64) -> bool {
         let waiting = self.waiting.of(fingerprint);
         waiting.is_some_and(|waiting| waiting.pba == pba && (1..=stored).contains(&waiting.record))
@@ -281,18 +281,19 @@ impl OnDiskIndex {
     /// Whether a loaded block waits, that no command mapped since.
     fn is_loaded(&self, pba: Pba, fingerprint: &Fingerprint) -> bool {
         let waiting = self.waiting.of(fingerprint);
-        waiting
-            .is_some_and(|waiting| waiting.pba == pba && waiting.record == 0 && !waiting.is_hinted)
+        waiting.is_some_and(|waiting| {
+            waiting.pba == pba && waiting.record == 0 && !waiting.has_index_entry
+        })
     }
 
-    /// The store has a hint for a block, and all records up to `stored`.
-    pub(crate) fn hinted(&mut self, pba: Pba, fingerprint: &Fingerprint, stored: u64) {
+    /// The store has an index entry for a block, and all records up to `stored`.
+    pub(crate) fn note_index_entry(&mut self, pba: Pba, fingerprint: &Fingerprint, stored: u64) {
         self.waiting.change(|all| {
             if let Some(waiting) = all.get_mut(fingerprint)
                 && waiting.pba == pba
                 && waiting.record <= stored
             {
-                waiting.is_hinted = true;
+                waiting.has_index_entry = true;
                 if waiting.is_over(stored) {
                     all.remove(fingerprint);
                 }
@@ -300,7 +301,7 @@ impl OnDiskIndex {
         });
     }
 
-    /// Some loaded blocks that wait for their hints, to be written now.
+    /// Some loaded blocks that wait for their index entries, to be written now.
     pub(crate) fn take_loaded(&mut self, count_max: usize) -> Vec<(Pba, Fingerprint)> {
         let mut some = Vec::new();
         while some.len() < count_max
@@ -358,7 +359,7 @@ impl State {
     }
 
     /// It gives one back, that is still counted.
-    pub(crate) fn hints_give_back(&self, pba: Pba) {
+    pub(crate) fn give_back_unindexed(&self, pba: Pba) {
         if self.on_disk_index.is_waited() {
             let fingerprint = self.blocks.get(pba).fingerprint;
             let stored = self.resident.stored();
@@ -372,39 +373,39 @@ impl State {
         self.seek_at(&self.index.at(fingerprint), fingerprint, answer)
     }
 
-    /// The same at its place in the index.
+    /// The same in its shard of the index.
     #[inline]
     pub(super) fn seek_at(
         &self,
-        place: &Place<'_>,
+        shard: &ShardGuard<'_>,
         fingerprint: &Fingerprint,
         answer: Option<Answer>,
     ) -> Sought {
-        match place.find(&self.blocks, fingerprint) {
+        match shard.find(&self.blocks, fingerprint) {
             Found::Resident(pba) => Sought::Indexed(pba),
             Found::Stored(pba) => Sought::NotResident(pba),
-            Found::Nowhere => self.seek_unindexed(place, fingerprint, answer),
+            Found::Nowhere => self.seek_unindexed(shard, fingerprint, answer),
         }
     }
 
     fn seek_unindexed(
         &self,
-        place: &Place<'_>,
+        shard: &ShardGuard<'_>,
         fingerprint: &Fingerprint,
         answer: Option<Answer>,
     ) -> Sought {
-        let hints = &self.on_disk_index;
-        if let Some(waiting) = hints.waiting.of(fingerprint) {
+        let on_disk = &self.on_disk_index;
+        if let Some(waiting) = on_disk.waiting.of(fingerprint) {
             return match self.blocks.is_resident(waiting.pba) {
                 true => Sought::Unindexed(waiting.pba),
                 false => Sought::NotResident(waiting.pba),
             };
         }
-        if !hints.is_stored || hints.is_off {
+        if !on_disk.is_stored || on_disk.is_off {
             return Sought::Nowhere;
         }
-        // Blocks that are not entered may have hints, too.
-        if place.is_complete() && self.deferred.is_none() {
+        // Blocks that are not entered may have index entries, too.
+        if shard.is_complete() && self.deferred.is_none() {
             return Sought::Nowhere;
         }
         let is_current = |answer: &Answer| {
@@ -412,13 +413,13 @@ impl State {
             if crate::ablation::is(crate::ablation::Broken::BelieveOldAnswers) {
                 return true;
             }
-            answer.generation == hints.generation
+            answer.generation == on_disk.generation
         };
         let Some(answer) = answer.filter(is_current) else {
             return Sought::Ask;
         };
         let pba = answer.pba.filter(|pba| self.space().contains(*pba));
-        let Some(pba) = pba.filter(|pba| !hints.is_hidden(*pba)) else {
+        let Some(pba) = pba.filter(|pba| !on_disk.is_hidden(*pba)) else {
             return Sought::Nowhere;
         };
         match self.blocks.look(pba) {
@@ -426,7 +427,8 @@ impl State {
             Some(info) => {
                 let is_it = info.references & !IN_FLIGHT > 0 && info.fingerprint == *fingerprint;
                 #[cfg(test)]
-                let is_it = is_it || crate::ablation::is(crate::ablation::Broken::BelieveHints);
+                let is_it =
+                    is_it || crate::ablation::is(crate::ablation::Broken::BelieveIndexEntries);
                 match is_it {
                     true => Sought::Unindexed(pba),
                     false => Sought::Nowhere,

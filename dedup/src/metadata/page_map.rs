@@ -26,7 +26,7 @@ use crate::metadata::resident::{Fate, Key, Resident};
 pub(crate) const PAGE: u64 = if cfg!(test) { 8 } else { 64 };
 /// Pages per folder: one bit each.
 pub(crate) const FOLDER: u64 = u64::BITS as u64;
-/// Memory of a page with its places in a folder and in the clock.
+/// Memory of a page with its entries in a folder and in the clock.
 pub(crate) const PAGE_BYTES: u64 = (size_of::<Page>() + 8 + 16 + size_of::<Key>()) as u64;
 /// Memory of a folder without its pages.
 const FOLDER_BYTES: u64 = 96;
@@ -48,7 +48,7 @@ struct Folder {
 
 impl Folder {
     /// Where a page is, or would be, among those that are here.
-    fn place(&self, bit: u64) -> usize {
+    fn rank(&self, bit: u64) -> usize {
         (self.resident & (bit - 1)).count_ones() as usize
     }
 
@@ -208,7 +208,7 @@ impl PageMap {
         if let Some(folder) = self.folders.get(&(page / FOLDER)) {
             let bit = 1 << (page % FOLDER);
             if folder.resident & bit != 0 {
-                return Slot::Resident(&folder.pages[folder.place(bit)]);
+                return Slot::Resident(&folder.pages[folder.rank(bit)]);
             }
             if folder.stored & bit != 0 {
                 return Slot::Stored;
@@ -301,9 +301,9 @@ impl PageMap {
         resident: &Resident,
     ) -> Result<Option<Pba>, NotResident> {
         let mut old = None;
-        let place = split(sub_block);
+        let position = split(sub_block);
         let new = std::iter::once(new);
-        self.replace_in_page(place, new, record, resident, |found| {
+        self.replace_in_page(position, new, record, resident, |found| {
             old = found;
         })?;
         Ok(old)
@@ -325,10 +325,10 @@ impl PageMap {
         let mut at = start;
         let mut left = entries;
         while !left.is_empty() {
-            let place = split(at);
-            let (now, later) = left.split_at((PAGE as usize - place.1).min(left.len()));
+            let position = split(at);
+            let (now, later) = left.split_at((PAGE as usize - position.1).min(left.len()));
             let new = now.iter().map(|entry| entry.new.map(mapping_of));
-            self.replace_in_page(place, new, record, resident, &mut each)
+            self.replace_in_page(position, new, record, resident, &mut each)
                 .map_err(|NotResident| at)?;
             at += now.len() as u64;
             left = later;
@@ -391,9 +391,9 @@ impl PageMap {
     fn page_mut(&mut self, number: u64) -> Option<&mut Page> {
         let folder = self.folders.get_mut(&(number / FOLDER))?;
         let bit = 1 << (number % FOLDER);
-        let place = folder.place(bit);
+        let rank = folder.rank(bit);
         match folder.resident & bit != 0 {
-            true => folder.pages.get_mut(place).map(|page| &mut **page),
+            true => folder.pages.get_mut(rank).map(|page| &mut **page),
             false => None,
         }
     }
@@ -415,8 +415,8 @@ impl PageMap {
         };
         let bit = 1 << (number % FOLDER);
         let folder = self.folder(number / FOLDER, resident);
-        let place = folder.place(bit);
-        folder.pages.insert(place, page);
+        let rank = folder.rank(bit);
+        folder.pages.insert(rank, page);
         folder.resident |= bit;
         let was_stored = folder.stored & bit != 0;
         folder.stored &= !bit;
@@ -432,8 +432,8 @@ impl PageMap {
     fn remove(&mut self, number: u64, resident: &Resident) {
         let bit = 1 << (number % FOLDER);
         if let Some(folder) = self.folders.get_mut(&(number / FOLDER)) {
-            let place = folder.place(bit);
-            folder.pages.remove(place);
+            let rank = folder.rank(bit);
+            folder.pages.remove(rank);
             folder.resident &= !bit;
             self.pages -= 1;
         }

@@ -5,8 +5,8 @@
 //! alone. The map of a volume has a lock of its own besides ([`VolumeEntry::map`]): it changes with both of them held, so
 //! who has the state alone sees maps that agree with counts, and a host's read takes the map's lock alone.
 //!
-//! Order of the locks inside, from the first to the last: a place in the index, the counts of packs, then one of free space, what waits for
-//! hints, the accounts of memory, and flights.
+//! Order of the locks inside, from the first to the last: a shard of the index, the counts of packs, then one of free space, what waits for
+//! index entries, the accounts of memory, and flights.
 //!
 //! Invariants, whenever nobody has the lock:
 //! * The count of a block equals the mappings to it and the references that commands under way hold (I4). A row page
@@ -17,7 +17,7 @@
 //!   ([`crate::metadata::on_disk_index`] finds it then).
 //! * A block that is marked in flight is being written by one batch, which holds all its references. Its checksum
 //!   field holds the number of the batch's item that is written there.
-//! * A count goes to zero, and from it, only while the place of its content in the index is locked: who finds a block there takes
+//! * A count goes to zero, and from it, only while the shard of its content in the index is locked: who finds a block there takes
 //!   a reference of one that is in use.
 //! * A block whose count falls to zero leaves the index at once. It is quarantined with the sequence number of the
 //!   last record: no later record refers to it (I3). A fragment has a count as a block has; its pack is quarantined
@@ -36,7 +36,7 @@ use crate::metadata::ancestry::Ancestry;
 use crate::metadata::block_table::{BlockInfo, BlockTable, IN_FLIGHT};
 use crate::metadata::deferred_dedup::DeferredDedup;
 use crate::metadata::flights::{Flight, Flights};
-use crate::metadata::index::{Index, Place};
+use crate::metadata::index::{Index, ShardGuard};
 use crate::metadata::on_disk_index::{Answer, OnDiskIndex, Sought};
 use crate::metadata::online_count::OnlineCount;
 use crate::metadata::packs::{NoBlock, OpenPack, PackCount};
@@ -81,7 +81,7 @@ pub(crate) enum Claim {
     /// What is known of that address is in the store only: bring it in, then look up again. It may have
     /// the content, or be the one to be handed out next.
     Load(Pba),
-    /// The store has to be asked for a hint, then look up again.
+    /// The store has to be asked for an index entry, then look up again.
     Ask,
     /// It is new and no block is free.
     Full,
@@ -372,7 +372,7 @@ impl State {
         self.index.prefetch(&self.blocks, fingerprints, old);
     }
 
-    /// Looks content up and takes a reference, or a new block (a place in `pack`, if it goes there). Nobody else looks for
+    /// Looks content up and takes a reference, or a new block (a fragment of `pack`, if it goes there). Nobody else looks for
     /// the same content meanwhile.
     pub(crate) fn claim(
         &self,
@@ -381,12 +381,12 @@ impl State {
         pack: Option<&mut OpenPack>,
     ) -> Claim {
         let fingerprint = wanted.fingerprint;
-        let mut place = match fingerprint.is_some() {
+        let mut shard = match fingerprint.is_some() {
             true => Some(self.index.at(&fingerprint)),
             false => None,
         };
-        let sought = match &place {
-            Some(place) => self.seek_at(place, &fingerprint, wanted.answer),
+        let sought = match &shard {
+            Some(shard) => self.seek_at(shard, &fingerprint, wanted.answer),
             None => Sought::Nowhere,
         };
         let known = match sought {
@@ -412,7 +412,7 @@ impl State {
                 self.blocks.take(pba);
                 // Something may have left the index since.
                 if sought == Sought::Unindexed(pba)
-                    && !place.is_some_and(|mut place| place.insert(pba, None))
+                    && !shard.is_some_and(|mut shard| shard.insert(pba, None))
                 {
                     self.on_disk_index.take(pba, fingerprint);
                 }
@@ -447,9 +447,9 @@ impl State {
             fingerprint,
         };
         self.blocks.create(pba, info);
-        if let Some(place) = &mut place {
-            place.came();
-            if !place.insert(pba, known) {
+        if let Some(shard) = &mut shard {
+            shard.came();
+            if !shard.insert(pba, known) {
                 self.on_disk_index.wait(pba, fingerprint);
             }
             #[cfg(test)]
@@ -493,8 +493,8 @@ impl State {
     /// Of the blocks that a flight would get next, those of which only the store knows.
     pub(crate) fn not_resident_ahead(&self, flight: &Flight, count: usize) -> Vec<Pba> {
         let ahead: Vec<Pba> = self.space().ahead(flight.drive, count).collect();
-        let away = ahead.into_iter();
-        away.filter(|pba| !self.blocks.is_resident(*pba)).collect()
+        let ahead = ahead.into_iter();
+        ahead.filter(|pba| !self.blocks.is_resident(*pba)).collect()
     }
 
     /// A block in flight was not written, and will not be: all its references are void.
@@ -506,9 +506,9 @@ impl State {
             ..
         } = self.blocks.get(pba);
         let freed = {
-            let mut place = self.place_of(&fingerprint);
+            let mut shard = self.shard_of(&fingerprint);
             let mut packs = self.packs_of(pba);
-            self.leaves(place.as_mut(), pba, &fingerprint);
+            self.leaves(shard.as_mut(), pba, &fingerprint);
             self.blocks.let_go(pba, references & !IN_FLIGHT);
             self.blocks.clear(pba);
             self.empties(packs.as_deref_mut(), pba)
@@ -523,9 +523,9 @@ impl State {
         }
     }
 
-    /// The place of a content in the index, locked; `None`: it has no fingerprint.
+    /// The shard of a content in the index, locked; `None`: it has no fingerprint.
     #[inline]
-    fn place_of(&self, fingerprint: &Fingerprint) -> Option<Place<'_>> {
+    fn shard_of(&self, fingerprint: &Fingerprint) -> Option<ShardGuard<'_>> {
         fingerprint.is_some().then(|| self.index.at(fingerprint))
     }
 
@@ -547,18 +547,18 @@ impl State {
     /// Content that is written again is not taken for stored there.
     pub(crate) fn unindex(&self, pba: Pba) {
         let fingerprint = self.blocks.get(pba).fingerprint;
-        if let Some(mut place) = self.place_of(&fingerprint) {
-            place.remove(pba);
+        if let Some(mut shard) = self.shard_of(&fingerprint) {
+            shard.remove(pba);
             self.on_disk_index.forget(pba, &fingerprint);
         }
     }
 
     /// A block is not in use any more, and not found any more.
     #[inline]
-    fn leaves(&self, place: Option<&mut Place<'_>>, pba: Pba, fingerprint: &Fingerprint) {
-        if let Some(place) = place {
-            place.remove(pba);
-            place.went();
+    fn leaves(&self, shard: Option<&mut ShardGuard<'_>>, pba: Pba, fingerprint: &Fingerprint) {
+        if let Some(shard) = shard {
+            shard.remove(pba);
+            shard.went();
             self.on_disk_index.forget(pba, fingerprint);
         }
         self.on_disk_index.show(pba);
@@ -607,7 +607,7 @@ impl State {
 
     /// A command gives back a reference that it holds of a stable block.
     pub(crate) fn give_back(&self, pba: Pba) {
-        self.hints_give_back(pba);
+        self.give_back_unindexed(pba);
         let freed = self.lose(pba, |blocks| blocks.let_go(pba, 1));
         self.quarantine(freed.as_slice());
     }
@@ -632,7 +632,7 @@ impl State {
         #[cfg(test)]
         let too_early = crate::ablation::is(crate::ablation::Broken::LoseUnguarded)
             .then(|| self.blocks.lose(pba));
-        let mut place = self.place_of(&fingerprint);
+        let mut shard = self.shard_of(&fingerprint);
         let mut packs = self.packs_of(pba);
         before(&self.blocks);
         #[cfg(not(test))]
@@ -640,7 +640,7 @@ impl State {
         #[cfg(test)]
         let left = too_early.unwrap_or_else(|| self.blocks.lose(pba));
         let Some(left) = left else {
-            drop((place, packs));
+            drop((shard, packs));
             // Only a store that contradicts itself can say so.
             self.make_read_only(format!(
                 "block {pba} has more mappings than references: stop the daemon, and run `onefold pool \
@@ -651,7 +651,7 @@ impl State {
         if left > 0 {
             return None;
         }
-        self.leaves(place.as_mut(), pba, &fingerprint);
+        self.leaves(shard.as_mut(), pba, &fingerprint);
         self.empties(packs.as_deref_mut(), pba)
     }
 

@@ -19,7 +19,7 @@ pub enum Blocking {
     Inline,
     /// On the reactor's bounded pool of helper threads (`reactor::unblock`).
     Threads,
-    /// At once, with other tasks' turns before and after: simulation of the other two.
+    /// At once, with other tasks polled before and after: simulation of the other two.
     #[cfg(test)]
     Yielding,
 }

@@ -119,8 +119,8 @@ impl Shared {
     /// It cannot be written down.
     pub(crate) async fn put_removed(&self, drive: u16) -> Result<()> {
         let _changing = self.drive_states.lock().await;
-        let place = (&self.store, self.blocking);
-        put_condition(&self.drives, place, drive, Condition::Removed).await
+        let store = (&self.store, self.blocking);
+        put_condition(&self.drives, store, drive, Condition::Removed).await
     }
 
     /// Takes a drive offline because somebody wants so.
@@ -187,14 +187,14 @@ impl Hosts {
 /// Writes down that a drive is offline, and uses it no more; false if that is not possible.
 pub(crate) async fn take_offline(
     drives: &DriveList,
-    place: (&Arc<dyn Store>, Blocking),
+    store: (&Arc<dyn Store>, Blocking),
     drive: u16,
     error: &DriveError,
 ) -> bool {
     if !drives.is_spare(drive) {
         return false;
     }
-    let written = put_condition(drives, place, drive, Condition::Failed).await;
+    let written = put_condition(drives, store, drive, Condition::Failed).await;
     let name = drives.get(drive.into()).map_or("?", |drive| drive.name());
     if let Err(failure) = written {
         tracing::error!(drive = name, %error, %failure, "the drive failed, and the metadata cannot say so");

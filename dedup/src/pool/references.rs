@@ -22,7 +22,7 @@ impl References {
         }
     }
 
-    /// A record that has its place in the journal has them from here on.
+    /// A record that has its range of the journal has them from here on.
     pub(crate) fn pass_on(mut self) {
         self.blocks.clear();
     }

@@ -586,23 +586,23 @@ impl<'a> Lines<'a> {
         let ahead = &self.pages[ahead..];
         let step_end = ahead.get(step).map(|next| next.number * PAGE);
         let step_end = step_end.unwrap_or(self.end);
-        let (late, mut upto) = match changed.is_empty() {
+        let (new, mut upto) = match changed.is_empty() {
             true => (BTreeSet::new(), step_end),
-            false => self.late_pages(&locked, (from, step_end)),
+            false => self.pages_since(&locked, (from, step_end)),
         };
         // What the common ancestors have of such a page was not read.
         if self.has_common
-            && let Some(late) = late.first()
+            && let Some(first) = new.first()
         {
-            upto = upto.min(late * PAGE);
+            upto = upto.min(first * PAGE);
             if upto <= from {
                 return Ok(None);
             }
         }
         let ahead = ahead.iter().take_while(|page| page.number < upto / PAGE);
         let mut pages: Vec<ReadPage> = ahead.copied().collect();
-        let late = late.into_iter().take_while(|page| *page < upto / PAGE);
-        pages.extend(late.map(|number| ReadPage { number, differs: 0 }));
+        let new = new.into_iter().take_while(|page| *page < upto / PAGE);
+        pages.extend(new.map(|number| ReadPage { number, differs: 0 }));
         pages.sort_by_key(|page| page.number);
         if let Some(next) = pages.get(step) {
             upto = next.number * PAGE;
@@ -649,8 +649,8 @@ impl<'a> Lines<'a> {
     }
 
     /// Pages of a part that volumes made their own since this was read, and up to where was looked for them.
-    fn late_pages(&self, locked: &Locked<'_>, (from, end): (u64, u64)) -> (BTreeSet<u64>, u64) {
-        let mut late = BTreeSet::new();
+    fn pages_since(&self, locked: &Locked<'_>, (from, end): (u64, u64)) -> (BTreeSet<u64>, u64) {
+        let mut new = BTreeSet::new();
         let mut upto = end;
         let is_read = |page: &u64| {
             let known = self.pages.binary_search_by_key(page, |page| page.number);
@@ -663,9 +663,9 @@ impl<'a> Lines<'a> {
             };
             let (pages, looked_upto) = map.own_pages(from, upto, LOOK);
             upto = looked_upto;
-            late.extend(pages.into_iter().filter(|page| !is_read(page)));
+            new.extend(pages.into_iter().filter(|page| !is_read(page)));
         }
-        late.split_off(&(upto / PAGE));
-        (late, upto)
+        new.split_off(&(upto / PAGE));
+        (new, upto)
     }
 }

@@ -17,7 +17,7 @@ use meta::Pba;
 
 use crate::Result;
 use crate::pool::Shared;
-use crate::residency::on_disk_index::write_hints;
+use crate::residency::on_disk_index::write_index_entries;
 use crate::residency::rows::{enter_group, pin_rows};
 use crate::sync::wait::{lock, yield_once};
 
@@ -66,7 +66,7 @@ pub(crate) async fn load_some(shared: &Arc<Shared>) -> Result<bool> {
     match next {
         Some(first) => {
             enter_group(shared, first).await?;
-            write_hints(shared).await?;
+            write_index_entries(shared).await?;
         }
         None => {
             let deferred = {

@@ -1,8 +1,8 @@
-//! The on-disk index: hints in the store, asked for and written.
+//! The on-disk index: its entries in the store, asked for and written.
 //!
-//! A hint is a row that leads from a fingerprint to a block. A checkpoint writes the hints of new blocks with
-//! the batch that makes them stored, background work those of blocks that an opening found. A hint goes with
-//! the row of its block, so there are never more hints than blocks. The store is asked before anything is
+//! An *index entry* is a row that leads from a fingerprint to a block. A checkpoint writes the index entries of new blocks with
+//! the batch that makes them stored, background work those of blocks that an opening found. An index entry goes with
+//! the row of its block, so there are never more index entries than blocks. The store is asked before anything is
 //! claimed, and outside of the state's lock; the writes of a batch that have to ask do so together.
 //! [`crate::metadata::on_disk_index`] says what is known of them in memory, and what always holds.
 
@@ -17,20 +17,22 @@ use crate::{EngineError, Result};
 
 /// Contents that are looked for, or noted, in one go under the lock: about 50 us.
 const AT_ONCE: usize = 512;
-/// Hints that background work writes at a time.
+/// Index entries that background work writes at a time.
 const WRITE_AT_ONCE: usize = if cfg!(test) { 4 } else { 4096 };
-/// Loaded blocks whose hints are to be written, beyond which loading waits for that.
+/// Loaded blocks whose index entries are to be written, beyond which loading waits for that.
 const LOADED_MAX: usize = if cfg!(test) { 8 } else { 64 * 1024 };
 
-/// What hints say of contents, in their order. Ask with the generation from before, and the state not
+/// What index entries say of contents, in their order. Ask with the generation from before, and the state not
 /// locked.
-pub(crate) async fn ask_for_hints(
+pub(crate) async fn ask_on_disk_index(
     shared: &Shared,
     generation: u64,
     fingerprints: Vec<Fingerprint>,
 ) -> Result<Vec<Answer>> {
     let store = shared.store.clone();
-    let found = shared.block_on(move || store.hints(&fingerprints)).await?;
+    let found = shared
+        .block_on(move || store.index_entries(&fingerprints))
+        .await?;
     {
         let mut state = lock(&shared.state);
         state.on_disk_index.asked += found.len() as u64;
@@ -40,9 +42,9 @@ pub(crate) async fn ask_for_hints(
     Ok(found.into_iter().map(answer).collect())
 }
 
-/// Has a batch, whose last record is `stored`, write the hints of its blocks that wait for one. Returns
+/// Has a batch, whose last record is `stored`, write the index entries of its blocks that wait for one. Returns
 /// them.
-pub(crate) fn want_hints(
+pub(crate) fn want_index_entries(
     shared: &Shared,
     batch: &mut Batch,
     stored: u64,
@@ -53,15 +55,15 @@ pub(crate) fn want_hints(
     }
     let mut new = batch.blocks.iter_mut().filter_map(|(pba, change)| {
         let content = change.content.filter(|c| c.fingerprint.is_some())?;
-        Some((*pba, content.fingerprint, &mut change.wants_hint))
+        Some((*pba, content.fingerprint, &mut change.wants_index_entry))
     });
     loop {
         let state = lock(&shared.state);
         let mut count = 0;
-        for (pba, fingerprint, wants_hint) in new.by_ref().take(AT_ONCE) {
+        for (pba, fingerprint, wants_index_entry) in new.by_ref().take(AT_ONCE) {
             count += 1;
             if state.on_disk_index.is_due(pba, &fingerprint, stored) {
-                *wants_hint = true;
+                *wants_index_entry = true;
                 wanted.push((pba, fingerprint));
             }
         }
@@ -71,26 +73,26 @@ pub(crate) fn want_hints(
     }
 }
 
-/// The store, which has all records up to `stored`, has the hints of these blocks from now on.
-pub(crate) fn has_hints(shared: &Shared, written: &[(Pba, Fingerprint)], stored: u64) {
+/// The store, which has all records up to `stored`, has the index entries of these blocks from now on.
+pub(crate) fn note_index_entries(shared: &Shared, written: &[(Pba, Fingerprint)], stored: u64) {
     for (at, some) in written.chunks(AT_ONCE).enumerate() {
         let mut state = lock(&shared.state);
-        let hints = &mut state.on_disk_index;
+        let on_disk = &mut state.on_disk_index;
         if at == 0 {
-            hints.generation += 1;
-            hints.is_stored = true;
+            on_disk.generation += 1;
+            on_disk.is_stored = true;
         }
         for (pba, fingerprint) in some {
-            hints.hinted(*pba, fingerprint, stored);
+            on_disk.note_index_entry(*pba, fingerprint, stored);
         }
     }
 }
 
-/// Writes the hints of blocks that were loaded.
+/// Writes the index entries of blocks that were loaded.
 ///
 /// # Errors
 /// The store takes nothing now: they wait on.
-pub(crate) async fn write_hints(shared: &Arc<Shared>) -> Result<()> {
+pub(crate) async fn write_index_entries(shared: &Arc<Shared>) -> Result<()> {
     loop {
         let some = lock(&shared.state).on_disk_index.take_loaded(WRITE_AT_ONCE);
         if some.is_empty() {
@@ -100,9 +102,9 @@ pub(crate) async fn write_hints(shared: &Arc<Shared>) -> Result<()> {
         #[cfg(test)]
         note_displaced(shared, &some);
         // Done to its end also if the future that asked is dropped.
-        let written = shared.block_on(move || match owned.store.put_hints(&some) {
+        let written = shared.block_on(move || match owned.store.put_index_entries(&some) {
             Ok(()) => {
-                has_hints(&owned, &some, 0);
+                note_index_entries(&owned, &some, 0);
                 Ok(())
             }
             Err(error) => {
@@ -114,21 +116,24 @@ pub(crate) async fn write_hints(shared: &Arc<Shared>) -> Result<()> {
     }
 }
 
-/// Notes whether hints of other blocks of the same contents go for these.
+/// Notes whether index entries of other blocks of the same contents go for these.
 #[cfg(test)]
 fn note_displaced(shared: &Shared, written: &[(Pba, Fingerprint)]) {
     let fingerprints: Vec<_> = written
         .iter()
         .map(|(_, fingerprint)| *fingerprint)
         .collect();
-    let before = shared.store.hints(&fingerprints).unwrap_or_default();
+    let before = shared
+        .store
+        .index_entries(&fingerprints)
+        .unwrap_or_default();
     let mut pairs = written.iter().zip(before);
     let is_displaced = pairs.any(|((pba, _), before)| before.is_some_and(|other| other != *pba));
     lock(&shared.state).on_disk_index.displaces(is_displaced);
 }
 
-/// Whether so many loaded blocks wait for their hints that no more should be loaded.
-pub(crate) fn hints_are_behind(shared: &Shared) -> bool {
+/// Whether so many loaded blocks wait for their index entries that no more should be loaded.
+pub(crate) fn index_entries_are_behind(shared: &Shared) -> bool {
     lock(&shared.state).on_disk_index.loaded.len() >= LOADED_MAX
 }
 
@@ -179,12 +184,12 @@ mod tests {
                 let engine = pool.open().await;
                 let fourth = pool.volume(&engine, "fourth", compression).await;
                 pool.write(&fourth, 0).await;
-                // What was in the index has no hint, and is merged when it is.
+                // What was in the index in memory has no index entry, and is merged when it has.
                 assert!(used_blocks(&engine) <= used + SMALLEST);
                 engine.maintain().await.unwrap();
                 assert_eq!(used_blocks(&engine), used);
 
-                // What is replaced and freed takes its hints with it.
+                // What is replaced and freed takes its index entries with it.
                 pool.write(&fourth, BLOCKS).await;
                 for name in ["first", "second", "third"] {
                     engine.delete_volume(name).await.unwrap();
@@ -195,14 +200,14 @@ mod tests {
                 let in_use = status.indexed_blocks + status.unindexed_blocks;
                 assert_eq!(in_use, u64::from(BLOCKS));
                 let report = meta::check(&*pool.store).unwrap();
-                assert!(report.is_consistent() && report.hints_agree);
+                assert!(report.is_consistent() && report.index_agrees);
                 engine.delete_volume("fourth").await.unwrap();
                 engine.maintain().await.unwrap();
                 assert_eq!(
                     (used_blocks(&engine), engine.status().unindexed_blocks),
                     (0, 0)
                 );
-                assert!(!pool.store.has_hints().unwrap());
+                assert!(!pool.store.has_index_entries().unwrap());
             }
         })
         .unwrap();
@@ -258,7 +263,7 @@ mod tests {
     }
 
     /// A write asks the store, and while the answer is on its way the content comes in by another one, and its
-    /// hint into the store: "no block has it" was true, and is not any more.
+    /// index entry into the store: "no block has it" was true, and is not any more.
     #[test]
     fn a_content_that_comes_in_while_the_store_is_asked_for_it_is_stored_once() {
         reactor::run(reactor::Config::default(), async {
@@ -284,8 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn with_more_damaged_blocks_than_hints_are_kept_from_nothing_is_lost_and_a_restart_finds_all_again()
-     {
+    fn with_more_damaged_blocks_than_are_hidden_nothing_is_lost_and_a_restart_finds_all_again() {
         const DAMAGED: u32 = 7;
         reactor::run(reactor::Config::default(), async {
             for hidden_max in [DAMAGED as usize, 3] {
@@ -306,7 +310,7 @@ mod tests {
                 }
                 assert_eq!(engine.status().damaged_blocks, u64::from(DAMAGED));
 
-                // Written again: what hints do not tell is stored once more, and everything is right.
+                // Written again: what index entries do not tell is stored once more, and everything is right.
                 let second = pool.volume(&engine, "second", Compression::Off).await;
                 pool.write(&second, 0).await;
                 engine.maintain().await.unwrap();
@@ -346,7 +350,7 @@ mod tests {
                 assert_eq!(used_blocks(&engine), 0);
                 engine.shutdown().await.unwrap();
                 let report = meta::check(&*pool.store).unwrap();
-                assert!(report.is_consistent() && report.hints_agree);
+                assert!(report.is_consistent() && report.index_agrees);
             }
         })
         .unwrap();
@@ -372,7 +376,7 @@ mod tests {
                 let volume = pool.volume(&engine, &name, Compression::Off).await;
                 pool.write(&volume, 0).await;
                 assert_eq!(used_blocks(&engine), u64::from(BLOCKS));
-                // With all in the index nobody asks the store, whatever hints it has.
+                // With all in the index nobody asks the store, whatever index entries it has.
                 pool.write(&volume, BLOCKS).await;
                 let is_asked = engine.status().hint_lookups > 0;
                 assert_eq!(is_asked, index_bytes_max != u64::MAX);
@@ -380,7 +384,7 @@ mod tests {
                 engine.maintain().await.unwrap();
                 is_right(&engine).await;
                 engine.shutdown().await.unwrap();
-                assert!(meta::check(&*pool.store).unwrap().hints_agree);
+                assert!(meta::check(&*pool.store).unwrap().index_agrees);
             }
         })
         .unwrap();

@@ -25,7 +25,7 @@ use crate::metadata::deferred_dedup::DeferredDedup;
 use crate::metadata::index::Found;
 use crate::metadata::state::State;
 use crate::pool::Shared;
-use crate::residency::on_disk_index::{hints_are_behind, write_hints};
+use crate::residency::on_disk_index::{index_entries_are_behind, write_index_entries};
 use crate::residency::pages::evict;
 use crate::sync::wait::lock;
 use crate::{EngineError, Result};
@@ -78,7 +78,7 @@ fn info_of(row: &BlockRow) -> BlockInfo {
         refcount: references,
         fingerprint,
         crc32c,
-        is_hinted: _,
+        has_index_entry: _,
     } = *row;
     BlockInfo {
         references,
@@ -130,7 +130,7 @@ fn enter(state: &mut State, pba: Pba, row: &BlockRow) {
         blocks,
         index,
         deferred,
-        on_disk_index: hints,
+        on_disk_index,
         ..
     } = state;
     let newer = deferred
@@ -150,7 +150,7 @@ fn enter(state: &mut State, pba: Pba, row: &BlockRow) {
     if let Found::Resident(known) = known {
         if known == pba || !is_deferred(deferred, known) {
             #[cfg(test)]
-            hints.displaces(known != pba);
+            on_disk_index.displaces(known != pba);
             return; // it is there, or another old one of the same content
         }
         twins = Some(known);
@@ -158,11 +158,11 @@ fn enter(state: &mut State, pba: Pba, row: &BlockRow) {
     if let (Some(newer), Some(deferred)) = (twins, deferred) {
         deferred.add_twin(newer, pba);
         #[cfg(test)]
-        hints.displaces(true);
+        on_disk_index.displaces(true);
     }
-    // The hint may lead to the newer one by now.
-    if !index.insert(blocks, pba, known.resident()) && (newer.is_some() || !row.is_hinted) {
-        hints.wait_loaded(pba, row.fingerprint);
+    // The index entry may lead to the newer one by now.
+    if !index.insert(blocks, pba, known.resident()) && (newer.is_some() || !row.has_index_entry) {
+        on_disk_index.wait_loaded(pba, row.fingerprint);
     }
 }
 
@@ -248,8 +248,8 @@ pub(crate) async fn stored_infos(
 /// first and the last change of the state, so a command that is dropped leaves a whole group or none.
 pub(crate) async fn enter_group(shared: &Arc<Shared>, first: Pba) -> Result<()> {
     let _lock = shared.load_lock.lock().await;
-    if hints_are_behind(shared) {
-        write_hints(shared).await?;
+    if index_entries_are_behind(shared) {
+        write_index_entries(shared).await?;
     }
     if lock(&shared.state).blocks.is_entered(first) {
         return Ok(());
@@ -558,12 +558,12 @@ pub(crate) mod tests {
             engine.maintain().await.unwrap();
             evict(shared);
             let is_here = |pba: Pba| lock(&shared.state).blocks.is_resident(pba);
-            let away = (0..u64::from(BLOCKS)).map(|at| Pba::new(0, at));
-            let away = away.into_iter().find(|pba| !is_here(*pba)).unwrap();
+            let evicted = (0..u64::from(BLOCKS)).map(|at| Pba::new(0, at));
+            let evicted = evicted.into_iter().find(|pba| !is_here(*pba)).unwrap();
             let unused = row_page_of(Pba::new(0, u64::from(BLOCKS + BLOCKS / 2)));
             assert!(is_here(unused), "nothing of it is in use");
 
-            let mut pinning = Box::pin(pin_rows(shared, [away, unused]));
+            let mut pinning = Box::pin(pin_rows(shared, [evicted, unused]));
             poll_fn(|context| {
                 assert!(pinning.as_mut().poll(context).is_pending());
                 Poll::Ready(())
@@ -575,7 +575,7 @@ pub(crate) mod tests {
             while lock(&shared.state).blocks.evict(unused, u64::MAX) == Eviction::Stays {}
             assert!(!is_here(unused), "some of it is in use");
             let _pins = pinning.await.unwrap();
-            assert!(is_here(away) && is_here(unused));
+            assert!(is_here(evicted) && is_here(unused));
         })
         .unwrap();
     }

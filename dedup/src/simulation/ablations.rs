@@ -22,9 +22,9 @@ fn first_to_notice(broken: Broken, mut seeds: impl Iterator<Item = u64>) -> Opti
 /// The rules that stories notice; the others have a test of their own.
 const RULES: &[Broken] = &[
     Broken::BelieveHoles,
-    Broken::BelieveHints,
+    Broken::BelieveIndexEntries,
     Broken::ForgetUnindexed,
-    Broken::ForgetHeldHints,
+    Broken::ForgetHeldIndexEntries,
     Broken::ReuseBeforeDurable,
     Broken::ReuseUnknown,
     Broken::TrustUnflushed,

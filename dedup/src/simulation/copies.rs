@@ -22,9 +22,9 @@ use crate::{Engine, EngineParts, ErrorKind, Result};
 pub(super) struct Copy {
     media: MemoryMedia,
     store: MemoryStore,
-    /// Records up to this one have a place in the journal. It may hold the last of them and end before it, where one is
+    /// Records up to this one have their range of the journal. It may hold the last of them and end before it, where one is
     /// not written.
-    placed: u64,
+    reserved: u64,
     /// What the model says of that moment.
     volumes: Vec<VolumeModel>,
     pair: Pair,
@@ -42,23 +42,23 @@ pub(super) fn copy_of(media: &MemoryMedia) -> MemoryMedia {
     copy
 }
 
-/// Makes a copy after some turns, while others work.
+/// Makes a copy after some yields, while others work.
 pub(super) async fn make_one(
     world: Rc<RefCell<World>>,
     engine: Arc<Engine>,
     media: Arc<MemoryMedia>,
     store: Arc<MemoryStore>,
-    turns: u32,
+    yields: u32,
     made: Rc<RefCell<Option<Copy>>>,
 ) {
-    for _ in 0..turns {
+    for _ in 0..yields {
         yield_once().await;
     }
     let world = world.borrow();
     *made.borrow_mut() = Some(Copy {
         media: copy_of(&media),
         store: store.copy(),
-        placed: lock(&engine.shared.journal).last_seq(),
+        reserved: lock(&engine.shared.journal).last_seq(),
         volumes: world.volumes.clone(),
         pair: world.pair,
         flushed: world.flushed,
@@ -139,10 +139,10 @@ impl Story {
         if !is_store_old {
             let stored = self.store.checkpoint().expect("a store in memory");
             let before = copy.store.checkpoint().expect("a store in memory");
-            let placed = copy.placed;
+            let reserved = copy.reserved;
             assert!(
-                stored.position == before.position || placed + 1 >= stored.position.seq,
-                "a journal up to {placed} went with a store of {stored:?}"
+                stored.position == before.position || reserved + 1 >= stored.position.seq,
+                "a journal up to {reserved} went with a store of {stored:?}"
             );
         }
         // Not counted: what only the newer store said to be durable is proven again with the older one, and

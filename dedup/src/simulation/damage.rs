@@ -238,7 +238,7 @@ impl Actor {
         }
     }
 
-    /// Writes what cannot be read again, each content to one of its places: the others must be healed by
+    /// Writes what cannot be read again, each content to one of its sub-blocks: the others must be healed by
     /// that, unless it is a fragment, or was never hashed, or what is written now is not.
     pub(super) async fn rewrite(self) {
         let mut lost: BTreeMap<Pba, Vec<(VolumeInfo, usize)>> = BTreeMap::new();
@@ -251,11 +251,11 @@ impl Actor {
                 }
             }
         }
-        for (pba, places) in lost {
+        for (pba, sub_blocks) in lost {
             let rows = self.engine.shared.store.blocks(pba, Pba(pba.0 + 1), 1);
             let rows = rows.expect("rows of a store in memory");
             let is_hashed = rows[0].1.fingerprint.is_some();
-            let (info, at) = &places[0];
+            let (info, at) = &sub_blocks[0];
             let Some(content) = self.write_again(info, *at).await else {
                 continue;
             };
@@ -264,7 +264,7 @@ impl Actor {
             if pba.is_fragment() || !is_hashed || !info.dedup {
                 continue;
             }
-            for (info, at) in &places[1..] {
+            for (info, at) in &sub_blocks[1..] {
                 let volume = self.engine.volume(&info.name).expect("a volume is gone");
                 let found = self.try_contents(&volume, *at, 1).await;
                 assert_eq!(

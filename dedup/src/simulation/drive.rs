@@ -26,11 +26,11 @@ pub(super) struct ShakyDrive {
     /// Blocks of which a read failed that was made to, of each alone.
     missed: Mutex<BTreeSet<u64>>,
     /// Writes that are in doubt: each comes right after the next write to one of its blocks.
-    late: Mutex<Vec<LateWrite>>,
+    in_doubt: Mutex<Vec<WriteInDoubt>>,
 }
 
 /// Blocks that a failed write may still write, and their bytes.
-struct LateWrite {
+struct WriteInDoubt {
     extents: Vec<Extent>,
     bytes: Vec<u8>,
 }
@@ -43,7 +43,7 @@ impl ShakyDrive {
             decayed: Mutex::default(),
             unreadable: Mutex::default(),
             missed: Mutex::default(),
-            late: Mutex::default(),
+            in_doubt: Mutex::default(),
         })
     }
 
@@ -55,7 +55,7 @@ impl ShakyDrive {
             decayed: Mutex::new(self.decayed()),
             unreadable: Mutex::new(lock(&self.unreadable).clone()),
             missed: Mutex::default(),
-            late: Mutex::default(),
+            in_doubt: Mutex::default(),
         })
     }
 
@@ -76,13 +76,13 @@ impl ShakyDrive {
             decayed: Mutex::new(self.decayed()),
             unreadable: Mutex::new(lock(&self.unreadable).clone()),
             missed: Mutex::default(),
-            late: Mutex::default(),
+            in_doubt: Mutex::default(),
         })
     }
 
     /// What is in doubt does not happen any more: the drive is fenced, or opened again.
     pub(super) fn settle(&self) {
-        lock(&self.late).clear();
+        lock(&self.in_doubt).clear();
         self.inner.settle();
     }
 
@@ -155,31 +155,32 @@ impl ShakyDrive {
         error: DriveError,
         parts: impl Iterator<Item = (Extent, &'a [u8])>,
     ) -> DriveError {
-        let mut late = LateWrite {
+        let mut write = WriteInDoubt {
             extents: Vec::new(),
             bytes: Vec::new(),
         };
         for (extent, buffer) in parts {
             let len = extent.blocks as usize * BLOCK_BYTES;
-            late.extents.push(Extent {
-                buffer_offset: late.bytes.len(),
+            write.extents.push(Extent {
+                buffer_offset: write.bytes.len(),
                 ..extent
             });
-            late.bytes
+            write
+                .bytes
                 .extend_from_slice(&buffer[extent.buffer_offset..][..len]);
         }
-        lock(&self.late).push(late);
+        lock(&self.in_doubt).push(write);
         error.in_doubt()
     }
 
     /// Blocks were written: what was in doubt of them comes now.
-    async fn come_late(&self, pool: &BufferPool, written: impl Iterator<Item = (u64, u32)>) {
-        if lock(&self.late).is_empty() {
+    async fn settle_doubts(&self, pool: &BufferPool, written: impl Iterator<Item = (u64, u32)>) {
+        if lock(&self.in_doubt).is_empty() {
             return;
         }
         let written: Vec<_> = written.collect();
-        let meets = |late: &mut LateWrite| {
-            let mut extents = late.extents.iter();
+        let meets = |write: &mut WriteInDoubt| {
+            let mut extents = write.extents.iter();
             extents.any(|e| {
                 let overlaps = |(block, blocks): &(u64, u32)| {
                     e.block < block + u64::from(*blocks) && *block < e.block + u64::from(e.blocks)
@@ -187,14 +188,14 @@ impl ShakyDrive {
                 written.iter().any(overlaps)
             })
         };
-        let coming: Vec<LateWrite> = lock(&self.late).extract_if(.., meets).collect();
-        for late in coming {
+        let coming: Vec<WriteInDoubt> = lock(&self.in_doubt).extract_if(.., meets).collect();
+        for write in coming {
             // Where there is no memory, it never comes.
-            let Some(mut buffer) = pool.try_alloc(late.bytes.len()) else {
+            let Some(mut buffer) = pool.try_alloc(write.bytes.len()) else {
                 continue;
             };
-            buffer.copy_from_slice(&late.bytes);
-            let _ = self.inner.write(buffer, &late.extents).await;
+            buffer.copy_from_slice(&write.bytes);
+            let _ = self.inner.write(buffer, &write.extents).await;
         }
     }
 
@@ -256,7 +257,7 @@ impl Drive for ShakyDrive {
                 self.forget(extents.iter().map(|e| (e.block, u64::from(e.blocks))));
                 let pool = buffer.pool();
                 let written = self.inner.write(buffer, extents).await;
-                self.come_late(&pool, extents.iter().map(|e| (e.block, e.blocks)))
+                self.settle_doubts(&pool, extents.iter().map(|e| (e.block, e.blocks)))
                     .await;
                 written
             }),
@@ -286,7 +287,7 @@ impl Drive for ShakyDrive {
                 let pool = buffers.first().map(Buffer::pool);
                 let written = self.inner.write_many(buffers, extents).await;
                 if let Some(pool) = pool {
-                    self.come_late(&pool, extents.iter().map(|e| (e.block, e.blocks)))
+                    self.settle_doubts(&pool, extents.iter().map(|e| (e.block, e.blocks)))
                         .await;
                 }
                 written

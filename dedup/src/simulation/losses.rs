@@ -1,8 +1,8 @@
-//! Drives of a pool with copies that are lost with a crash, or away at openings: any one of them.
+//! Drives of a pool with copies that are lost with a crash, or missing at openings: any one of them.
 //!
 //! The pool is opened without the drive if the others have all that was acknowledged, as the rows and settings of its store
-//! say, and is refused by the drive's name otherwise, unchanged. A drive that was away comes back as it was, at an opening or
-//! while the pool is in use: nothing on it is believed before it is rebuilt. Or an empty one takes its place, or it stays away.
+//! say, and is refused by the drive's name otherwise, unchanged. A drive that was missing comes back as it was, at an opening or
+//! while the pool is in use: nothing on it is believed before it is rebuilt. Or an empty one takes its place, or it stays missing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ use crate::drive_io::labels::write_new_label;
 use crate::sync::wait::yield_once;
 use crate::{Engine, EngineParts, ErrorKind, Result};
 
-/// Which drive is away, and which ones are others than those that the pool was made with.
+/// Which drive is missing, and which ones are others than those that the pool was made with.
 #[derive(Default)]
 pub(super) struct Losses {
-    away: Option<usize>,
+    missing: Option<usize>,
     identities: BTreeMap<usize, Uuid>,
 }
 
-/// What becomes of the drive that is away while the pool is in use.
+/// What becomes of the drive that is missing while the pool is in use.
 pub(super) enum Comeback {
     /// Nothing.
     None,
@@ -42,8 +42,8 @@ pub(super) enum Comeback {
 }
 
 impl Losses {
-    pub(super) fn is_away(&self, at: usize) -> bool {
-        self.away == Some(at)
+    pub(super) fn is_missing(&self, at: usize) -> bool {
+        self.missing == Some(at)
     }
 
     /// What the pool knows of the drive with that index.
@@ -70,20 +70,20 @@ impl Story {
     /// The drives as a program finds them.
     pub(super) fn drives_there(&self) -> Vec<Arc<dyn Drive>> {
         let drives = self.drives.iter().enumerate();
-        let there = drives.map(|(at, drive)| match self.losses.is_away(at) {
+        let there = drives.map(|(at, drive)| match self.losses.is_missing(at) {
             true => absent(at, drive.blocks()),
             false => drive.clone() as Arc<dyn Drive>,
         });
         there.collect()
     }
 
-    /// The process is dead: perhaps a drive is lost, and perhaps one that was away is back.
+    /// The process is dead: perhaps a drive is lost, and perhaps one that was missing is back.
     pub(super) fn lose_drive(&mut self) {
         if !mirrors::is_mirrored(self.seed) {
             return;
         }
-        if self.losses.away.is_some() && self.rng.random_range(0..5) == 0 {
-            self.losses.away = None;
+        if self.losses.missing.is_some() && self.rng.random_range(0..5) == 0 {
+            self.losses.missing = None;
             self.world.borrow_mut().tally.returned += 1;
         }
         let rows = self.store.segments().expect("rows of a store in memory");
@@ -92,7 +92,7 @@ impl Story {
             return;
         }
         let at = self.rng.random_range(0..self.drives.len());
-        if self.losses.is_away(at) {
+        if self.losses.is_missing(at) {
             return;
         }
         // The drives may have a change that the folder lacks, which the opening makes: then it depends on that.
@@ -103,7 +103,7 @@ impl Story {
         }
         if !of_folder {
             self.expect_refused(at);
-        } else if self.losses.away.is_none() {
+        } else if self.losses.missing.is_none() {
             let plan = FaultPlan {
                 power_cut: None,
                 ..Self::plan(&mut self.rng)
@@ -115,7 +115,7 @@ impl Story {
             };
             self.drives[at].settle();
             self.lose_area(at);
-            self.losses.away = Some(at);
+            self.losses.missing = Some(at);
             self.world.borrow_mut().tally.lost += 1;
         }
     }
@@ -129,7 +129,7 @@ impl Story {
             let drive = usize::from(copy.drive);
             let condition = conditions.get(drive);
             let is_online = condition.is_some_and(|of| of.state() == DriveState::Online);
-            drive != at && is_online && !self.losses.is_away(drive)
+            drive != at && is_online && !self.losses.is_missing(drive)
         };
         // Rows of a drive that the pool does not remember are nobody's.
         let is_known = |pba: &Pba| usize::from(pba.drive()) < self.drives.len();
@@ -148,19 +148,20 @@ impl Story {
         let settings = self.store.settings().expect("a store in memory");
         let conditions = conditions_of(&settings, self.drives.len());
         let rows = self.store.segments().expect("a store in memory");
-        let away = self.losses.away;
-        format!("away: {away:?}, drives: {conditions:?}, segments: {rows:?}")
+        let missing = self.losses.missing;
+        format!("missing: {missing:?}, drives: {conditions:?}, segments: {rows:?}")
     }
 
     /// The pool does not open without this drive, and nothing is changed then.
     fn expect_refused(&mut self, at: usize) {
         let drives = self.drives.iter().enumerate();
-        let drives = drives.map(
-            |(other, drive)| match self.losses.is_away(other) || other == at {
-                true => absent(other, drive.blocks()),
-                false => drive.copy() as Arc<dyn Drive>,
-            },
-        );
+        let drives =
+            drives.map(
+                |(other, drive)| match self.losses.is_missing(other) || other == at {
+                    true => absent(other, drive.blocks()),
+                    false => drive.copy() as Arc<dyn Drive>,
+                },
+            );
         let store = Arc::new(self.store.copy());
         let parts = EngineParts {
             drives: drives.collect(),
@@ -179,7 +180,7 @@ impl Story {
         let is_named = error.message.contains(&name(at));
         let names_other = self
             .losses
-            .away
+            .missing
             .is_some_and(|other| error.message.contains(&name(other)));
         assert!(is_named || names_other, "{error}");
         assert!(
@@ -189,16 +190,16 @@ impl Story {
         self.world.borrow_mut().tally.lost_refused += 1;
     }
 
-    /// Perhaps the drive that is away comes back while the pool is in use, or another one takes its place.
+    /// Perhaps the drive that is missing comes back while the pool is in use, or another one takes its place.
     pub(super) fn comeback(&mut self, actor: Actor) -> (Comeback, Option<Task>) {
-        let Some(at) = self.losses.away else {
+        let Some(at) = self.losses.missing else {
             return (Comeback::None, None);
         };
-        let turns = self.rng.random_range(0..200);
+        let yields = self.rng.random_range(0..200);
         match self.rng.random_range(0..3) {
             0 => {
                 let drive = self.drives[at].clone();
-                let task = reopen(actor, at as u16, drive, turns);
+                let task = reopen(actor, at as u16, drive, yields);
                 (Comeback::Reopened, Some(Box::pin(task)))
             }
             1 => {
@@ -214,7 +215,7 @@ impl Story {
                 };
                 let is_noted = Rc::new(Cell::new(false));
                 let replaced = (drive.clone(), label, is_noted.clone());
-                let task = replace(actor, at as u16, replaced, turns);
+                let task = replace(actor, at as u16, replaced, yields);
                 let comeback = Comeback::Replaced(drive, label, is_noted);
                 (comeback, Some(Box::pin(task)))
             }
@@ -224,14 +225,16 @@ impl Story {
 
     /// The pool is not in use any more: what it remembers of that.
     pub(super) fn came_back(&mut self, comeback: Comeback) {
-        let Some(at) = self.losses.away else { return };
+        let Some(at) = self.losses.missing else {
+            return;
+        };
         match comeback {
             Comeback::Reopened => {
-                self.losses.away = None;
+                self.losses.missing = None;
                 self.world.borrow_mut().tally.returned += 1;
             }
             Comeback::Replaced(drive, label, is_noted) if is_noted.get() => {
-                self.losses.away = None;
+                self.losses.missing = None;
                 self.losses.identities.insert(at, label.drive);
                 self.drives[at] = drive;
                 self.replace_area(at);
@@ -242,9 +245,9 @@ impl Story {
     }
 }
 
-/// A drive that was away is opened again after some turns, and rebuilt.
-async fn reopen(actor: Actor, at: u16, drive: Arc<ShakyDrive>, turns: u32) {
-    for _ in 0..turns {
+/// A drive that was missing is opened again after some yields, and rebuilt.
+async fn reopen(actor: Actor, at: u16, drive: Arc<ShakyDrive>, yields: u32) {
+    for _ in 0..yields {
         yield_once().await;
     }
     // Refused where the pool takes no changes any more.
@@ -253,14 +256,14 @@ async fn reopen(actor: Actor, at: u16, drive: Arc<ShakyDrive>, turns: u32) {
     }
 }
 
-/// An empty drive takes the place of one after some turns, and is rebuilt.
+/// An empty drive takes the place of one after some yields, and is rebuilt.
 async fn replace(
     actor: Actor,
     at: u16,
     (drive, label, is_noted): (Arc<ShakyDrive>, DriveLabel, Rc<Cell<bool>>),
-    turns: u32,
+    yields: u32,
 ) {
-    for _ in 0..turns {
+    for _ in 0..yields {
         yield_once().await;
     }
     let engine = &actor.engine;

@@ -299,7 +299,7 @@ impl Story {
         if loses_power {
             self.boot += 1;
             self.media.power_loss(self.rng.random());
-            for at in (0..self.drives.len()).filter(|at| !self.losses.is_away(*at)) {
+            for at in (0..self.drives.len()).filter(|at| !self.losses.is_missing(*at)) {
                 let plan = Self::plan(&mut self.rng);
                 self.drives[at] = self.drives[at].crash(plan);
             }
@@ -545,7 +545,7 @@ impl Story {
         tally.collisions += verified.collisions;
         let status = engine.status();
         tally.evicted += status.map_page_evictions;
-        tally.hinted += status.hint_hits;
+        tally.found_on_disk += status.hint_hits;
         ended
     }
 
@@ -749,7 +749,10 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.added_drives > 0, "no drive was added");
     assert!(tally.collisions > 0, "no two contents collided");
     assert!(tally.evicted > 0, "no page of a map left memory");
-    assert!(tally.hinted > 0, "no content was found by a hint");
+    assert!(
+        tally.found_on_disk > 0,
+        "no content was found by the on-disk index"
+    );
     assert!(tally.unreadable > 0, "no read met a damaged block");
     assert!(tally.scrubs > 0, "no scrub came to its end");
     assert!(tally.copies > 0, "nothing was copied");

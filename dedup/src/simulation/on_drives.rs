@@ -232,7 +232,7 @@ impl Story {
     /// The areas of the drives that are there.
     fn areas_there(&self, on: &OnDrives) -> Areas {
         let areas = on.areas.iter().enumerate();
-        indexed(areas.filter(|(at, _)| !self.losses.is_away(*at)))
+        indexed(areas.filter(|(at, _)| !self.losses.is_missing(*at)))
     }
 
     /// Looks what the areas hold, before the engine is opened.
@@ -274,10 +274,10 @@ impl Story {
         let on = self.on_drives.as_ref()?;
         let copies = on.opened.clone()?;
         let areas = self.areas_there(on);
-        let turns = self.rng.random_range(0..300);
+        let yields = self.rng.random_range(0..300);
         Some(Box::pin(async move {
             for _ in 0..3 {
-                for _ in 0..turns {
+                for _ in 0..yields {
                     yield_once().await;
                 }
                 let is_online = |index| !actor.engine.is_drive_offline(index);
@@ -331,13 +331,13 @@ impl Story {
         };
         on.opened = None;
         for (at, area) in on.areas.iter().enumerate() {
-            if loses_power && !self.losses.is_away(at) {
+            if loses_power && !self.losses.is_missing(at) {
                 lose_power(area, &mut self.rng);
             }
         }
     }
 
-    /// The area of a drive that is lost, or away.
+    /// The area of a drive that is lost, or missing.
     pub(super) fn lose_area(&mut self, at: usize) {
         if let Some(on) = &self.on_drives {
             lose_power(&on.areas[at], &mut self.rng);
@@ -400,7 +400,7 @@ impl Story {
             Ok(()) => false,
             Err(MayBeOlder::Missing(index)) => {
                 assert!(
-                    self.losses.is_away(usize::from(index)),
+                    self.losses.is_missing(usize::from(index)),
                     "drive {index} is there"
                 );
                 true
@@ -475,7 +475,7 @@ impl Story {
     /// The last opening that the labels of drives that are there know.
     fn newest_opening(&self) -> meta::Opening {
         let drives = self.drives.iter().enumerate();
-        let there = drives.filter(|(at, _)| !self.losses.is_away(*at));
+        let there = drives.filter(|(at, _)| !self.losses.is_missing(*at));
         let openings = there.filter_map(|(_, drive)| self.label_of(drive).label.opening);
         openings
             .max_by_key(|opening| opening.epoch)

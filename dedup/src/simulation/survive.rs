@@ -36,8 +36,8 @@ impl Actor {
                 let is_open = is_weak && world.volumes[at].compares_later;
                 // After a mere crash too, if that cannot be told from a loss of power.
                 let takes_back = lost_power.is_some() && world.has_damage && !world.tells_boot;
-                for (place, found) in found.into_iter().enumerate() {
-                    let cell = &mut world.volumes[at].cells[first + place];
+                for (index, found) in found.into_iter().enumerate() {
+                    let cell = &mut world.volumes[at].cells[first + index];
                     let possible =
                         cell.after_crash(lost_power == Some(true) || takes_back, flushed);
                     let is_open = is_open && lost_power.is_some() && cell.changed_since(flushed);
@@ -45,7 +45,7 @@ impl Actor {
                         is_open || found.is_none_or(|found| possible.contains(&found)),
                         "{name} sub-block {} (weak hash: {is_weak}, open: {is_open}) holds {found:?}, possible after (power lost: {lost_power:?}): \
                          {possible:?}",
-                        first + place
+                        first + index
                     );
                     *cell = match found {
                         Some(found) => Cell::certain(found, now),

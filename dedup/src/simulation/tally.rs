@@ -63,8 +63,8 @@ pub(super) struct Tally {
     pub(super) collisions: u64,
     /// Pages of maps that left memory.
     pub(super) evicted: u64,
-    /// Contents that the store had a hint for when it was asked.
-    pub(super) hinted: u64,
+    /// Contents that the store had an index entry for when it was asked.
+    pub(super) found_on_disk: u64,
     /// Reads that met a damaged block, and blocks that were healed.
     pub(super) unreadable: u64,
     pub(super) healed: u64,
@@ -123,7 +123,7 @@ impl std::ops::AddAssign for Tally {
         self.compared += other.compared;
         self.collisions += other.collisions;
         self.evicted += other.evicted;
-        self.hinted += other.hinted;
+        self.found_on_disk += other.found_on_disk;
         self.unreadable += other.unreadable;
         self.healed += other.healed;
         self.scrubs += other.scrubs;

@@ -176,7 +176,7 @@ pub(super) struct Actor {
     pub(super) pool: BufferPool,
 }
 
-/// Waits for a command, but now and then drops it after some turns.
+/// Waits for a command, but now and then drops it after some polls.
 pub(super) async fn patiently<T>(
     rng: &mut ChaCha8Rng,
     command: impl Future<Output = T>,
@@ -186,13 +186,13 @@ pub(super) async fn patiently<T>(
         _ => u32::MAX,
     };
     let mut command = std::pin::pin!(command);
-    let mut turns = 0;
+    let mut polls = 0;
     std::future::poll_fn(move |cx| {
-        if turns == patience {
+        if polls == patience {
             return Poll::Ready(None);
         }
-        turns += 1;
-        if turns == patience {
+        polls += 1;
+        if polls == patience {
             cx.waker().wake_by_ref();
         }
         command.as_mut().poll(cx).map(Some)

@@ -10,33 +10,33 @@ use std::time::Duration;
 use crate::sync::wait::pause;
 
 /// Counters side by side, so that threads do not share a cache line: more than machines have cores that reactors use, mostly.
-const LANES: usize = 32;
+const COUNTERS: usize = 32;
 
 /// How often a drain looks whether all have left.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Those inside who entered by one lane: before the last change of sides, and after it, in turn.
+/// Those inside who entered by one counter: before the last change of sides, and after it, in turn.
 #[derive(Default)]
 #[repr(align(128))]
-struct Lane([AtomicU64; 2]);
+struct Counter([AtomicU64; 2]);
 
 /// See the module.
 pub(crate) struct Gate {
-    lanes: Box<[Lane]>,
+    counters: Box<[Counter]>,
     changes: AtomicUsize,
 }
 
 /// Where somebody entered: to be given to [`Gate::leave`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    lane: usize,
+    counter: usize,
     side: usize,
 }
 
 impl Default for Gate {
     fn default() -> Self {
         Self {
-            lanes: (0..LANES).map(|_| Lane::default()).collect(),
+            counters: (0..COUNTERS).map(|_| Counter::default()).collect(),
             changes: AtomicUsize::new(0),
         }
     }
@@ -46,11 +46,11 @@ impl Gate {
     /// Somebody is about to look at what may change.
     #[inline]
     pub(crate) fn enter(&self) -> Entry {
-        let lane = lane();
+        let counter = counter();
         loop {
             let side = self.changes.load(Ordering::SeqCst) % 2;
-            let entry = Entry { lane, side };
-            self.lanes[lane].0[side].fetch_add(1, Ordering::SeqCst);
+            let entry = Entry { counter, side };
+            self.counters[counter].0[side].fetch_add(1, Ordering::SeqCst);
             if self.changes.load(Ordering::SeqCst) % 2 == side {
                 return entry;
             }
@@ -60,8 +60,8 @@ impl Gate {
 
     /// Who entered uses nothing any more of what they saw. They may be on another thread now.
     #[inline]
-    pub(crate) fn leave(&self, Entry { lane, side }: Entry) {
-        self.lanes[lane].0[side].fetch_sub(1, Ordering::SeqCst);
+    pub(crate) fn leave(&self, Entry { counter, side }: Entry) {
+        self.counters[counter].0[side].fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Enters, and leaves when the answer is dropped.
@@ -76,8 +76,8 @@ impl Gate {
     /// Returns when all have left that entered before this. One at a time.
     pub(crate) async fn drain(&self) {
         let side = self.changes.fetch_add(1, Ordering::SeqCst) % 2;
-        let is_inside = |lane: &Lane| lane.0[side].load(Ordering::SeqCst) > 0;
-        while self.lanes.iter().any(is_inside) {
+        let is_inside = |counter: &Counter| counter.0[side].load(Ordering::SeqCst) > 0;
+        while self.counters.iter().any(is_inside) {
             pause(LOOK).await;
         }
     }
@@ -95,18 +95,18 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// The lane of this thread.
+/// The counter of this thread.
 #[inline]
-fn lane() -> usize {
+fn counter() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static LANE: Cell<usize> = const { Cell::new(usize::MAX) };
+        static COUNTER: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    LANE.with(|lane| {
-        if lane.get() == usize::MAX {
-            lane.set(NEXT.fetch_add(1, Ordering::Relaxed) % LANES);
+    COUNTER.with(|counter| {
+        if counter.get() == usize::MAX {
+            counter.set(NEXT.fetch_add(1, Ordering::Relaxed) % COUNTERS);
         }
-        lane.get()
+        counter.get()
     })
 }
 

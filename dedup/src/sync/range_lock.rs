@@ -32,7 +32,7 @@ pub(crate) struct RangeLock {
 
 struct Inner {
     next_id: u64,
-    /// Holders and waiters, in any order; `free` are the unused places.
+    /// Holders and waiters, in any order; `free` are the unused indexes.
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
     /// Ranges that touch a region, by region.
@@ -114,9 +114,9 @@ impl Inner {
         self.exclusive += u32::from(entry.exclusive);
         self.waiting += u32::from(!entry.granted);
         match self.free.pop() {
-            Some(place) => {
-                self.entries[place as usize] = Some(entry);
-                place
+            Some(index) => {
+                self.entries[index as usize] = Some(entry);
+                index
             }
             None => {
                 self.entries.push(Some(entry));
@@ -125,9 +125,9 @@ impl Inner {
         }
     }
 
-    fn remove(&mut self, place: u32) -> Option<Entry> {
-        let entry = self.entries.get_mut(place as usize)?.take()?;
-        self.free.push(place);
+    fn remove(&mut self, index: u32) -> Option<Entry> {
+        let entry = self.entries.get_mut(index as usize)?.take()?;
+        self.free.push(index);
         match entry.counters() {
             Some(counters) => counters.for_each(|at| self.counters[at] -= 1),
             None => self.wide -= 1,
@@ -211,11 +211,11 @@ impl RangeLock {
         let broken = false;
         entry.granted = broken || !inner.is_new_blocked(&entry);
         let granted = entry.granted;
-        let place = inner.insert(entry);
+        let index = inner.insert(entry);
         Acquire {
             guard: Some(RangeGuard {
                 lock: self.clone(),
-                place,
+                index,
             }),
             granted,
         }
@@ -235,11 +235,11 @@ impl RangeLock {
         inner.has_neighbours(&asked) && inner.is_blocked(&asked)
     }
 
-    fn release(&self, place: u32) {
+    fn release(&self, index: u32) {
         let mut wake = Vec::new();
         {
             let mut inner = lock(&self.inner);
-            let Some(gone) = inner.remove(place) else {
+            let Some(gone) = inner.remove(index) else {
                 return;
             };
             if inner.waiting == 0 {
@@ -271,12 +271,12 @@ impl RangeLock {
 /// The range is locked as long as this lives.
 pub(crate) struct RangeGuard {
     lock: Arc<RangeLock>,
-    place: u32,
+    index: u32,
 }
 
 impl Drop for RangeGuard {
     fn drop(&mut self) {
-        self.lock.release(self.place);
+        self.lock.release(self.index);
     }
 }
 
@@ -295,7 +295,7 @@ impl Future for Acquire {
         };
         if !self.granted {
             let mut inner = lock(&guard.lock.inner);
-            if let Some(Some(entry)) = inner.entries.get_mut(guard.place as usize)
+            if let Some(Some(entry)) = inner.entries.get_mut(guard.index as usize)
                 && !entry.granted
             {
                 entry.waker = Some(cx.waker().clone());

@@ -25,8 +25,8 @@ use crate::{EngineError, Result};
 async fn lock_all(cores: &[&Arc<VolumeCore>]) -> Vec<RangeGuard> {
     let locks: Vec<&Arc<RangeLock>> = cores.iter().map(|core| &core.range_lock).collect();
     let mut guards = Vec::with_capacity(locks.len());
-    for place in RangeLock::all(&locks) {
-        guards.push(place.await);
+    for acquired in RangeLock::all(&locks) {
+        guards.push(acquired.await);
     }
     guards
 }

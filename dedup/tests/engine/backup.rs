@@ -11,15 +11,15 @@ use meta::PoolDir;
 #[test]
 fn a_backup_of_a_pool_in_use_opens_as_the_pool_was_at_that_moment() {
     let (_keep, dir) = filled();
-    let place = tempfile::tempdir().unwrap();
-    let target = place.path().join("backup");
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("backup");
     let buffers = Pool::new(1);
     let (pool, engine) = open(&dir);
     let volume = engine.volume("v").unwrap();
     buffers.write(&volume, 10, &[11, 12]).unwrap();
     let made = block_on(engine.backup(pool.begin_backup(&target).unwrap())).unwrap();
     assert_eq!(made, target);
-    let names = fs::read_dir(place.path()).unwrap().count();
+    let names = fs::read_dir(root.path()).unwrap().count();
     assert_eq!(names, 1, "nothing but the backup is there");
     assert_eq!(
         target.metadata().unwrap().permissions().mode() & 0o777,
@@ -50,8 +50,8 @@ fn a_backup_of_a_pool_in_use_opens_as_the_pool_was_at_that_moment() {
 #[test]
 fn what_an_old_backup_refers_to_and_was_used_again_reads_as_an_error() {
     let (_keep, dir) = filled();
-    let place = tempfile::tempdir().unwrap();
-    let target = place.path().join("backup");
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("backup");
     let buffers = Pool::new(1);
     let (pool, engine) = open(&dir);
     let volume = engine.volume("v").unwrap();
@@ -92,18 +92,18 @@ fn what_an_old_backup_refers_to_and_was_used_again_reads_as_an_error() {
 #[test]
 fn a_backup_never_goes_over_anything() {
     let (_keep, dir) = filled();
-    let place = tempfile::tempdir().unwrap();
-    let target = place.path().join("backup");
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("backup");
     fs::create_dir(&target).unwrap();
     fs::write(target.join("precious"), "").unwrap();
     expect_kind(backup_pool(&dir, &target), ErrorKind::Invalid);
     fs::remove_file(target.join("precious")).unwrap();
     // What an interrupted one left is in nobody's way.
-    fs::create_dir(place.path().join("backup.unfinished")).unwrap();
-    fs::write(place.path().join("backup.unfinished/backup-unfinished"), "").unwrap();
+    fs::create_dir(root.path().join("backup.unfinished")).unwrap();
+    fs::write(root.path().join("backup.unfinished/backup-unfinished"), "").unwrap();
     backup_pool(&dir, &target).unwrap();
     expect_kind(backup_pool(&dir, &target), ErrorKind::Invalid);
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     let report = check_pool(
         &target,
         CheckOptions {
@@ -115,14 +115,14 @@ fn a_backup_never_goes_over_anything() {
     assert!(report.consistent, "{report:?}");
     // One that was given up leaves nothing.
     let pool = PoolDir::open(&dir).unwrap();
-    drop(pool.begin_backup(&place.path().join("other")).unwrap());
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    drop(pool.begin_backup(&root.path().join("other")).unwrap());
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
 }
 
 #[test]
 fn a_backup_is_whole_wherever_the_journal_stands_in_its_ring() {
-    let place = tempfile::tempdir().unwrap();
-    let dir = place.path().join("pool");
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("pool");
     fs::create_dir(&dir).unwrap();
     create(&dir);
     let buffers = Pool::new(1);
@@ -139,7 +139,7 @@ fn a_backup_is_whole_wherever_the_journal_stands_in_its_ring() {
             block_on(engine.checkpoint()).unwrap();
         }
         if round % 10 == 0 {
-            let target = place.path().join(format!("backup{round}"));
+            let target = root.path().join(format!("backup{round}"));
             block_on(engine.backup(pool.begin_backup(&target).unwrap())).unwrap();
             let report = check_pool(
                 &target,

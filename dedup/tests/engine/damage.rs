@@ -318,21 +318,21 @@ fn counts_are_proven_while_hosts_write_trim_and_delete() {
     with_maintenance(&engine, async {
         let is_done = Rc::new(std::cell::Cell::new(false));
         let working = async {
-            for turn in 0u64.. {
+            for round in 0u64.. {
                 if is_done.get() {
                     break;
                 }
                 // Contents of the first volume move to and fro, and new ones come.
-                let first = turn * 37 % 1800;
+                let first = round * 37 % 1800;
                 let contents: Vec<u64> = (first..first + 200).collect();
-                let at = turn * 91 % 3800;
+                let at = round * 91 % 3800;
                 other
                     .write(at * GRAIN, pool.buffer(&contents), false)
                     .await
                     .0
                     .unwrap();
                 volume
-                    .trim(turn * 53 % 2000 * GRAIN, 40 * GRAIN)
+                    .trim(round * 53 % 2000 * GRAIN, 40 * GRAIN)
                     .await
                     .unwrap();
                 reactor::yield_now().await;

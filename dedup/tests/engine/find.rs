@@ -51,7 +51,7 @@ fn a_content_is_found_wherever_its_domain_has_it_and_nowhere_else() {
         let theirs = fingerprints(&pool, &b, &[200, 101]);
         assert_eq!(found(&pool, &c, &theirs), [7, 7]);
         assert_eq!(found(&pool, &b, &theirs), [200, 7]);
-        // By the store's hints, and when nothing is in memory yet.
+        // By the store's index entries, and when nothing is in memory yet.
         block_on(engine.maintain()).unwrap();
         assert_eq!(found(&pool, &c, &wanted), [101, 7, 7, 163, 101, 7]);
         block_on(engine.shutdown()).unwrap();

@@ -11,8 +11,8 @@ use meta::{LABEL_BYTES, Label, PoolDir};
 /// A pool, and a backup from before it was opened the last time.
 fn with_older_copy() -> (Vec<tempfile::TempDir>, PathBuf, PathBuf) {
     let (keep, dir) = filled();
-    let place = tempfile::tempdir().unwrap();
-    let copy = place.path().join("copy");
+    let root = tempfile::tempdir().unwrap();
+    let copy = root.path().join("copy");
     backup_pool(&dir, &copy).unwrap();
     let buffers = Pool::new(1);
     let (pool, engine) = open(&dir);
@@ -20,7 +20,7 @@ fn with_older_copy() -> (Vec<tempfile::TempDir>, PathBuf, PathBuf) {
     buffers.write(&volume, 10, &[11, 12]).unwrap();
     block_on(engine.shutdown()).unwrap();
     drop((volume, engine, pool));
-    (vec![keep, place], dir, copy)
+    (vec![keep, root], dir, copy)
 }
 
 fn drive(dir: &Path) -> Vec<u8> {

@@ -121,8 +121,8 @@ fn forget_the_past(dir: &Path) {
     block_on(engine.checkpoint()).unwrap();
     drop((engine, pool));
     let pool = PoolDir::open(dir).unwrap();
-    let place = tempfile::tempdir().unwrap();
-    let target = place.path().join("backup");
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("backup");
     drop(pool);
     // A backup has what is needed, and zeros for the rest.
     dedup::backup_pool(dir, &target).unwrap();
@@ -268,8 +268,8 @@ fn pool_and_cut() -> (tempfile::TempDir, PathBuf) {
 
 #[test]
 fn a_pool_of_which_nothing_is_left_is_refused_and_stays_as_it_is() {
-    let place = tempfile::tempdir().unwrap();
-    let dir = place.path().join("pool");
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("pool");
     fs::create_dir(&dir).unwrap();
     create(&dir);
     fs::remove_file(dir.join("journal")).unwrap();

@@ -174,13 +174,13 @@ fn new_writes_are_not_mapped_to_what_an_opening_found_damaged_and_heal_it() {
 }
 
 #[test]
-fn new_writes_that_a_hint_leads_to_a_damaged_block_are_not_mapped_to_it() {
+fn new_writes_that_an_index_entry_leads_to_a_damaged_block_are_not_mapped_to_it() {
     let mut pool = Pool::new(64);
     pool.boot = start(1);
     pool.config.index_bytes_max = 0;
     let (engine, volume) = pool.with_volume(64, 4096);
     pool.write(&volume, 0, &[2]).unwrap();
-    // The store has the hint; the next record refers to the same block, and is not flushed.
+    // The store has the index entry; the next record refers to the same block, and is not flushed.
     block_on(engine.checkpoint()).unwrap();
     pool.write(&volume, 1, &[2]).unwrap();
     drop((engine, volume));

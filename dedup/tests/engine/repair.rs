@@ -62,7 +62,7 @@ fn rows(dir: &Path) -> Rows {
 fn remove_block(batch: &mut Batch, rows: &Rows, pba: Pba) {
     let count = i64::from(rows.blocks[&pba].refcount);
     let change = BlockChange {
-        wants_hint: false,
+        wants_index_entry: false,
         delta: -count,
         lowest: -count,
         content: None,
@@ -72,7 +72,7 @@ fn remove_block(batch: &mut Batch, rows: &Rows, pba: Pba) {
 
 fn count(delta: i64) -> BlockChange {
     BlockChange {
-        wants_hint: false,
+        wants_index_entry: false,
         delta,
         lowest: delta.min(0),
         content: None,
@@ -138,7 +138,7 @@ fn leaked_blocks_are_freed_and_wrong_counts_follow_the_maps() {
     let foreign = Pba::new(3, 5);
     let before = damage(&dir, |batch, rows| {
         let row = BlockChange {
-            wants_hint: false,
+            wants_index_entry: false,
             delta: 9,
             lowest: 0,
             content: Some(BlockContent {
@@ -418,7 +418,7 @@ fn of_two_contents_in_one_block_only_the_one_on_the_drive_survives() {
         let pba = rows.map[&(1, 1)].pba;
         let references = i64::from(rows.blocks[&pba].refcount);
         let other = BlockChange {
-            wants_hint: false,
+            wants_index_entry: false,
             delta: 0,
             lowest: -references,
             content: Some(BlockContent {

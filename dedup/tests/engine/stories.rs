@@ -130,16 +130,16 @@ fn writes_whose_batch_leader_is_dropped_go_on() {
     let pool = Pool::new(100);
     let (engine, volume) = pool.with_volume(64, 4096);
     pool.drive().write_delay.store(4, Ordering::Relaxed);
-    for turns in 0..8 {
+    for polls in 0..8 {
         let write = |at: u64| {
-            let buf = pool.buffer(&[100 * turns + at + 1]);
+            let buf = pool.buffer(&[100 * polls + at + 1]);
             let volume = &volume;
             async move { volume.write(at * GRAIN, buf, false).await.0 }
         };
         block_on(async {
             let mut first = Box::pin(write(0));
             let mut others = Box::pin(join_all([write(1), write(2)]));
-            for _ in 0..turns {
+            for _ in 0..polls {
                 let first = futures_util::poll!(&mut first);
                 if first.is_ready() {
                     break;
@@ -151,7 +151,7 @@ fn writes_whose_batch_leader_is_dropped_go_on() {
                 result.unwrap();
             }
         });
-        let wanted = [100 * turns + 2, 100 * turns + 3];
+        let wanted = [100 * polls + 2, 100 * polls + 3];
         assert_eq!(pool.read(&volume, 1, 2).unwrap(), wanted);
     }
     let (used, _, _) = space(&engine);

@@ -137,7 +137,7 @@ pub(crate) fn labels(pool: &PoolDir) -> PoolLabels {
         drives: vec![pool.identity().label(0).unwrap()],
         opening: Opening {
             id: Uuid::new_v4(),
-            places: Opening::in_folder(&pool.paths().dir),
+            locations: Opening::in_folder(&pool.paths().dir),
             ..Opening::default()
         },
         accepted_epoch: pool.accepted_epoch().unwrap(),

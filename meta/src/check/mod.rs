@@ -72,9 +72,9 @@ pub struct CheckReport {
     /// a content twice when it loses a race, or when a count is full. Where memory does not hold all fingerprints it is
     /// an estimate from a part of them.
     pub duplicate_fingerprints: u64,
-    /// Whether hints lead where block rows say, each of them. It is no damage if not: a hint is never believed, and a
+    /// Whether index entries lead where block rows say, each of them. It is no damage if not: an index entry is never believed, and a
     /// content that is not found is stored once more.
-    pub hints_agree: bool,
+    pub index_agrees: bool,
     /// How often the mappings were read, because memory did not hold all blocks at once.
     pub passes: u64,
     /// Problems found, by kind.
@@ -137,7 +137,7 @@ fn run(
         mappings: 0,
         blocks: 0,
         duplicate_fingerprints: 0,
-        hints_agree: rows.hinted == rows.hints,
+        index_agrees: rows.entries_of_blocks == rows.index_entries,
         passes: 0,
         counts: BTreeMap::new(),
         problems: Vec::new(),
@@ -270,15 +270,15 @@ struct Pairs {
 
 impl Pairs {
     fn add(&mut self, fingerprint: Fingerprint, pba: Pba) {
-        let [content, place] = [u128::from_le_bytes(fingerprint.0), u128::from(pba.0)];
+        let [content, address] = [u128::from_le_bytes(fingerprint.0), u128::from(pba.0)];
         // A product, so that the sum changes when two pairs exchange their addresses.
-        let pair = (content | 1).wrapping_mul(2 * place + 1);
+        let pair = (content | 1).wrapping_mul(2 * address + 1);
         self.count += 1;
         self.sum = self.sum.wrapping_add(pair);
     }
 }
 
-/// First pass: volumes and maps, and sums over blocks and hints.
+/// First pass: volumes and maps, and sums over blocks and index entries.
 #[derive(Default)]
 struct Rows {
     volumes: BTreeMap<u32, VolumeInfo>,
@@ -287,10 +287,10 @@ struct Rows {
     volume_of: BTreeMap<MapId, u32>,
     /// What the store itself holds.
     found: Totals,
-    /// Hints, as block rows have them.
-    hinted: Pairs,
-    /// Hints, as there are.
-    hints: Pairs,
+    /// Index entries, as block rows have them.
+    entries_of_blocks: Pairs,
+    /// Index entries, as there are.
+    index_entries: Pairs,
 }
 
 impl LoadVisitor for Rows {
@@ -308,15 +308,15 @@ impl LoadVisitor for Rows {
 
     fn block(&mut self, pba: Pba, row: BlockRow) {
         self.found.add_block(pba);
-        if row.is_hinted {
-            self.hinted.add(row.fingerprint, pba);
+        if row.has_index_entry {
+            self.entries_of_blocks.add(row.fingerprint, pba);
         }
     }
 
     fn map(&mut self, _map: MapId, _sub_block: u64, _mapping: Mapping) {}
 
-    fn hint(&mut self, fingerprint: Fingerprint, pba: Pba) {
-        self.hints.add(fingerprint, pba);
+    fn index_entry(&mut self, fingerprint: Fingerprint, pba: Pba) {
+        self.index_entries.add(fingerprint, pba);
     }
 }
 

@@ -1,13 +1,13 @@
 //! The way of an append, in steps that several threads take side by side:
 //!
 //! 1. [`Frames::encode`] makes bytes of the records;
-//! 2. [`Journal::reserve`] gives them their place, the next one of the ring: some nanoseconds;
+//! 2. [`Journal::reserve`] reserves a range of the ring for them, behind those before: some nanoseconds;
 //! 3. [`JournalWriter::write`] writes them there, without the journal;
 //! 4. [`Journal::finish_append`] counts them: from then on they are in the journal if all before them are.
 //!
-//! Frames of a later place may be written before those of an earlier one. After a crash there is a hole then, and
+//! Frames of a later range may be written before those of an earlier one. After a crash there is a hole then, and
 //! replay ends before it. So nobody may be told of a record before [`Journal::written_seq`] has reached it, and only
-//! records up to there are synced or read back. A place that was reserved must be written, or the journal takes no more
+//! records up to there are synced or read back. A range that was reserved must be written, or the journal takes no more
 //! records: [`JournalWriter::write`] is not to be left out.
 
 use std::io;
@@ -24,7 +24,7 @@ use crate::record::{Record, RecordRef};
 /// What [`JournalWriter::prepare`] has prepared: some times what a batch for the store takes.
 const PREPARED_BYTES: u64 = 32 << 20;
 
-/// Records that are encoded, and have no place yet.
+/// Records that are encoded, and have no range of the ring yet.
 pub struct Frames {
     /// One frame after the other.
     bytes: Vec<u8>,
@@ -66,10 +66,10 @@ impl Frames {
     }
 }
 
-/// Where frames go, and whose they are.
-#[must_use = "a place that is not written is a hole, and the journal ends before it"]
+/// The part of the ring where frames go, and whose they are.
+#[must_use = "a range that is not written is a hole, and the journal ends before it"]
 #[derive(Debug)]
-pub struct Place {
+pub struct ReservedRange {
     /// Sequence number of the first frame.
     first: u64,
     /// How many frames there are.
@@ -81,7 +81,7 @@ pub struct Place {
     stable: u64,
 }
 
-impl Place {
+impl ReservedRange {
     /// Sequence number of the first record.
     pub fn first(&self) -> u64 {
         self.first
@@ -103,7 +103,7 @@ pub struct FinishedAppend {
     result: io::Result<()>,
 }
 
-/// Writes frames to their places, beside the journal.
+/// Writes frames where they were reserved, beside the journal.
 #[derive(Clone)]
 pub struct JournalWriter {
     media: Arc<dyn JournalMedia>,
@@ -112,17 +112,17 @@ pub struct JournalWriter {
 }
 
 impl JournalWriter {
-    /// Writes frames to the place that was reserved for them, with one write (more where the ring wraps). They survive
+    /// Writes frames to the range that was reserved for them, with one write (more where the ring wraps). They survive
     /// a crash of the process afterwards if all before them do. A failure is found by [`Journal::finish_append`].
-    pub fn write(&self, mut frames: Frames, place: Place) -> FinishedAppend {
-        let result = self.write_frames(&mut frames, &place);
+    pub fn write(&self, mut frames: Frames, range: ReservedRange) -> FinishedAppend {
+        let result = self.write_frames(&mut frames, &range);
         if result.is_err() {
             // At once: no sync may say that what comes after the hole is stable.
             self.gate.failed.store(true, Ordering::Release);
         }
         FinishedAppend {
-            first: place.first,
-            end: place.first + place.count,
+            first: range.first,
+            end: range.first + range.count,
             result,
         }
     }
@@ -137,12 +137,12 @@ impl JournalWriter {
         }
     }
 
-    fn write_frames(&self, frames: &mut Frames, place: &Place) -> io::Result<()> {
-        let Place { epoch, stable, .. } = *place;
-        let (mut head, mut start) = (place.offset, place.offset);
-        // Bytes up to `written` are written, those up to `sealed` have their place.
+    fn write_frames(&self, frames: &mut Frames, range: &ReservedRange) -> io::Result<()> {
+        let ReservedRange { epoch, stable, .. } = *range;
+        let (mut head, mut start) = (range.offset, range.offset);
+        // Bytes up to `written` are written, those up to `sealed` are sealed.
         let (mut written, mut sealed) = (0, 0);
-        for (seq, length) in (place.first..).zip(&frames.lengths) {
+        for (seq, length) in (range.first..).zip(&frames.lengths) {
             let frame = sealed..sealed + *length as usize;
             if head + u64::from(*length) > self.ring_bytes {
                 self.write_at(epoch, start, &frames.bytes[written..sealed])?;
@@ -191,12 +191,12 @@ impl Journal {
         }
     }
 
-    /// Gives frames the next place, behind all that were reserved so far.
+    /// Reserves a range of the ring for frames, behind all that were reserved so far.
     ///
     /// # Errors
     /// [`JournalError::Full`] and [`JournalError::TooLarge`] reserve nothing and can be cured; after
     /// [`JournalError::Failed`] the journal takes no more records.
-    pub fn reserve(&mut self, frames: &Frames) -> Result<Place, JournalError> {
+    pub fn reserve(&mut self, frames: &Frames) -> Result<ReservedRange, JournalError> {
         self.check_usable()?;
         let limit = u64::from(self.config.payload_bytes_max);
         if frames.payload_bytes_max > limit {
@@ -224,7 +224,7 @@ impl Journal {
                 free,
             });
         }
-        let place = Place {
+        let range = ReservedRange {
             first: self.head.seq,
             count: frames.lengths.len() as u64,
             offset: self.head.offset,
@@ -237,8 +237,8 @@ impl Journal {
             (_, head, _) = self.layout(head, u64::from(*length));
         }
         self.head.offset = head;
-        self.head.seq += place.count;
-        Ok(place)
+        self.head.seq += range.count;
+        Ok(range)
     }
 
     /// Where a frame goes for which a reader looks at `head`, where it looks for the next one, and how many bytes of the
@@ -299,9 +299,9 @@ impl Journal {
         R: Into<RecordRef<'r>>,
     {
         let frames = Frames::encode(records);
-        let place = self.reserve(&frames)?;
-        let (first, count) = (place.first, place.count);
-        let finished = self.writer().write(frames, place);
+        let range = self.reserve(&frames)?;
+        let (first, count) = (range.first, range.count);
+        let finished = self.writer().write(frames, range);
         self.finish_append(finished)?;
         Ok(Appended {
             first,

@@ -83,7 +83,8 @@ pub(crate) fn is_whole(header: &Header, frame: &[u8]) -> bool {
         .is_some_and(|content| crc32c(content) == header.crc32c)
 }
 
-/// Appends a frame to `out` that has no place yet: its bytes, but for what [`seal`] writes. `payload` appends the payload.
+/// Appends a frame to `out` that has no range of the ring yet: its bytes, but for what [`seal`] writes. `payload` appends
+/// the payload.
 pub(crate) fn encode(out: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 12]);

@@ -116,7 +116,7 @@ impl Frames {
         Some((end, last.epoch))
     }
 
-    /// The record before the one with this number and epoch that a reader looks for at one of these places.
+    /// The record before the one with this number and epoch that a reader looks for at one of these offsets.
     fn before(&self, looks: &[u64], (seq, epoch): (u64, u32)) -> Option<(u64, Header)> {
         let ends = looks.iter().filter_map(|look| self.by_end.get(look));
         let fitting = ends

@@ -36,7 +36,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-pub use append::{Appended, FinishedAppend, Frames, JournalWriter, Place};
+pub use append::{Appended, FinishedAppend, Frames, JournalWriter, ReservedRange};
 pub use file::FileMedia;
 pub use history::History;
 pub use hooked::HookedMedia;
@@ -141,9 +141,9 @@ impl PendingSync {
                 result: Ok(()),
             };
         }
-        let turn = self.gate.lock.lock();
+        let locked = self.gate.lock.lock();
         // A sync that ended in a panic may have been told of a lost write.
-        if turn.is_err() || self.gate.failed.load(Ordering::Acquire) {
+        if locked.is_err() || self.gate.failed.load(Ordering::Acquire) {
             let result = Err(io::Error::other("an earlier write or sync failed"));
             return FinishedSync {
                 upto: self.upto,
@@ -361,7 +361,7 @@ impl Journal {
         self.media.flushes_data()
     }
 
-    /// Writes what the media holds there to the same place.
+    /// Writes what the media holds there to the same offsets.
     fn write_again(&self, mut from: u64, to: u64) -> io::Result<()> {
         /// What is held in memory at a time.
         const PIECE_BYTES: u64 = 64 << 10;
@@ -541,7 +541,7 @@ impl Journal {
         })
     }
 
-    /// Sequence number of the last record that has a place or was replayed; 0 if there never was one.
+    /// Sequence number of the last record that has a range of the ring or was replayed; 0 if there never was one.
     pub fn last_seq(&self) -> u64 {
         self.head.seq - 1
     }

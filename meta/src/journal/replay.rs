@@ -321,9 +321,9 @@ impl Ring {
                 _ => WINDOW_BYTES.min(self.bytes - offset),
             };
             let bytes = self.slice(media, offset, len)?;
-            // Nearly all places are none: this loop runs for every eight bytes of the ring.
-            let places = (0..=bytes.len() - HEADER_BYTES).step_by(ALIGN);
-            let mut found = places.filter(|at| {
+            // Nearly no offset has one: this loop runs for every eight bytes of the ring.
+            let offsets = (0..=bytes.len() - HEADER_BYTES).step_by(ALIGN);
+            let mut found = offsets.filter(|at| {
                 let header = bytes.get(*at..).and_then(Header::parse);
                 header.is_some_and(|header| is_wanted(&header))
             });

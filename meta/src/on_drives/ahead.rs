@@ -6,7 +6,7 @@
 //! Guarantees:
 //! * A change is made only if each member has it, and all of them the same. Whoever opens the pool next finds it there, so it is
 //!   never another one: what is in the folder is a beginning of every folder that is made of these drives from now on.
-//! * A base that was not read whole before its place may be written again is none.
+//! * A base that was not read whole before its slot may be written again is none.
 //! * What was made ahead is used only together with the rest of the same log. Otherwise all is read anew.
 
 use std::io;
@@ -19,7 +19,7 @@ use super::area::MetadataArea;
 use super::base::{self, Pieces};
 use super::change::Change;
 use super::layout::{Layout, Superblock};
-use super::log::{Place, read_frame};
+use super::log::{LogPosition, read_frame};
 use super::members::redo;
 use super::new_metadata::{Failed, NewFolder, NewMetadata, change_of, identity_of};
 use super::newest::{Newest, Told};
@@ -41,7 +41,7 @@ pub struct Ahead {
     folder: BackupFolder,
     layout: Layout,
     /// Where the next change will be.
-    next: Place,
+    next: LogPosition,
     identity: PoolIdentity,
 }
 
@@ -57,7 +57,7 @@ pub enum Followed {
     /// So many changes were made; there are no more at present.
     Changes(u64),
     /// The drives, or not all of them, can be read at present.
-    Away(MetaError),
+    Unreachable(MetaError),
     /// It cannot go on: all has to be made anew.
     Lost,
 }
@@ -112,7 +112,7 @@ impl Ahead {
             journal,
             folder,
             layout: superblock.layout,
-            next: Place::first(superblock),
+            next: LogPosition::first(superblock),
             identity,
         })
     }
@@ -128,7 +128,7 @@ impl Ahead {
     ) -> Result<Followed, MetaError> {
         let members = match members(self.pool, areas) {
             Ok(members) => members,
-            Err(error) => return Ok(Followed::Away(error)),
+            Err(error) => return Ok(Followed::Unreachable(error)),
         };
         if !members.iter().all(|(_, superblock)| self.is_of(superblock)) {
             return Ok(Followed::Lost);
@@ -144,7 +144,7 @@ impl Ahead {
                         false => Followed::Lost,
                     });
                 }
-                Err(error) => return Ok(Followed::Away(error)),
+                Err(error) => return Ok(Followed::Unreachable(error)),
             };
             self.make(&payload)
                 .map_err(|failed| failed.of(&*members[0].0))?;
@@ -192,7 +192,7 @@ impl Ahead {
     }
 
     /// Where the next change will be.
-    pub(super) fn next(&self) -> Place {
+    pub(super) fn next(&self) -> LogPosition {
         self.next
     }
 

@@ -266,7 +266,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Writes blocks to the same place of several areas, and forgets those that do not take them.
+/// Writes the same blocks of several areas, and forgets those that do not take them.
 pub(super) struct ToAreas<'a> {
     pub(super) areas: Vec<(u16, Arc<dyn MetadataArea>)>,
     pub(super) next: u64,

@@ -335,7 +335,7 @@ const HAS_OLD: u8 = 1;
 const HAS_NEW: u8 = 2;
 const OTHER_MAP: u8 = 4;
 const HAS_CONTENT: u8 = 1;
-const WANTS_HINT: u8 = 2;
+const WANTS_INDEX_ENTRY: u8 = 2;
 
 impl Neighbours {
     fn put_mapping(
@@ -395,8 +395,12 @@ impl Neighbours {
 
     fn put_block(&mut self, out: &mut Vec<u8>, pba: Pba, change: &BlockChange) {
         let content = change.content.map_or(0, |_| HAS_CONTENT);
-        let hint = if change.wants_hint { WANTS_HINT } else { 0 };
-        out.push(content | hint);
+        let index_entry = if change.wants_index_entry {
+            WANTS_INDEX_ENTRY
+        } else {
+            0
+        };
+        out.push(content | index_entry);
         put_step(out, &mut self.new, pba.0);
         put_number(out, fold(change.delta));
         put_number(out, fold(change.lowest));
@@ -408,7 +412,7 @@ impl Neighbours {
 
     fn take_block(&mut self, reader: &mut Reader<'_>) -> Result<(Pba, BlockChange), CodecError> {
         let flags = reader.u8()?;
-        if flags & !(HAS_CONTENT | WANTS_HINT) != 0 {
+        if flags & !(HAS_CONTENT | WANTS_INDEX_ENTRY) != 0 {
             return Err(CodecError::Field("flag"));
         }
         let pba = Pba(take_step(reader, &mut self.new)?);
@@ -416,7 +420,7 @@ impl Neighbours {
             delta: unfold(take_number(reader)?),
             lowest: unfold(take_number(reader)?),
             content: None,
-            wants_hint: flags & WANTS_HINT != 0,
+            wants_index_entry: flags & WANTS_INDEX_ENTRY != 0,
         };
         if flags & HAS_CONTENT != 0 {
             change.content = Some(BlockContent {

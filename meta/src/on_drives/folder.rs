@@ -29,7 +29,7 @@ pub(super) trait Folder: Send + Sync {
     /// Keeps all rows of this moment, beside the store, which goes on.
     fn keep_rows(&self) -> Result<(), MetaError>;
 
-    /// Shows every row that is kept, by their keys; hints are left out.
+    /// Shows every row that is kept, by their keys; index entries are left out.
     fn show_rows(&self, row: &mut ShowRow<'_>) -> Result<(), BaseError>;
 
     /// Nothing is kept any more.

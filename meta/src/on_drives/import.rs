@@ -15,7 +15,7 @@ use super::area::{BLOCK, MetadataArea};
 use super::base::{self, Pieces};
 use super::change::Change;
 use super::layout::{Layout, Superblock};
-use super::log::{Place, read_frame};
+use super::log::{LogPosition, read_frame};
 use super::members::{lock, redo};
 use super::new_metadata::{Failed, NewFolder, NewInMemory, NewMetadata, change_of, identity_of};
 use super::newest::Newest;
@@ -298,7 +298,7 @@ impl Source {
             Some(ahead) => (ahead.next(), ahead.identity().clone()),
             None => {
                 let text = base::identity(&*area, &superblock)?;
-                (Place::first(&superblock), identity_of(&*area, &text)?)
+                (LogPosition::first(&superblock), identity_of(&*area, &text)?)
             }
         };
         let end = each_change(&*area, &superblock.layout, from, |number, change| {
@@ -324,14 +324,14 @@ impl Source {
             .put_rows(Pieces::new(&*self.area, &self.superblock))
             .and_then(|()| {
                 let store = into.open_store()?;
-                self.redo_log(Place::first(&self.superblock), &*store)?;
+                self.redo_log(LogPosition::first(&self.superblock), &*store)?;
                 Ok(store)
             });
         made.map_err(|failed| failed.of(&*self.area))
     }
 
     /// Makes the changes of the log from there on in the store, while the next ones are read.
-    fn redo_log(&self, from: Place, store: &dyn Store) -> Result<(), Failed> {
+    fn redo_log(&self, from: LogPosition, store: &dyn Store) -> Result<(), Failed> {
         let (sender, changes) = mpsc::sync_channel(CHANGES_AHEAD);
         std::thread::scope(|scope| {
             let read = move || {
@@ -456,18 +456,18 @@ impl JournalMedia for Image {
     }
 }
 
-/// Shows every change of the log from a place on, its number and its bytes; returns the number of the last one, and the block
+/// Shows every change of the log from a position on, its number and its bytes; returns the number of the last one, and the block
 /// behind it.
 fn each_change<E: From<io::Error>>(
     area: &dyn MetadataArea,
     layout: &Layout,
-    from: Place,
+    from: LogPosition,
     mut change: impl FnMut(u64, &[u8]) -> Result<(), E>,
 ) -> Result<(u64, u64), E> {
-    let mut place = from;
-    while let Some(payload) = read_frame(area, layout, place)? {
-        change(place.change, &payload)?;
-        place = place.behind(&payload);
+    let mut position = from;
+    while let Some(payload) = read_frame(area, layout, position)? {
+        change(position.change, &payload)?;
+        position = position.behind(&payload);
     }
-    Ok((place.change - 1, place.block))
+    Ok((position.change - 1, position.block))
 }

@@ -4,7 +4,7 @@
 //! block 0, 1                superblocks: the one with the larger sequence number counts
 //! then                      the image of the journal's ring
 //! then                      the log, a ring of blocks
-//! then                      two places for a base
+//! then                      two slots for a base
 //! ```
 //!
 //! A superblock, little endian:
@@ -19,7 +19,7 @@
 //! byte  40  u64  generation
 //! byte  48  u64  lineage: which log this is
 //! byte  56  u64  bytes of the journal's ring
-//! byte  64  u64  blocks of the image, of the log, and of each place for a base: three numbers
+//! byte  64  u64  blocks of the image, of the log, and of each slot for a base: three numbers
 //! byte  88  u64  where the base is, 0 or 1; the change that it goes up to; its bytes: three numbers
 //! byte 112  u64  where the log begins, in blocks since the lineage began
 //! byte 120  u16  count of members, 8 at most, and u16 the index of each
@@ -237,11 +237,11 @@ impl Superblock {
     }
 
     /// Where it is written, never over the one before.
-    pub(super) fn place(&self) -> u64 {
+    pub(super) fn block(&self) -> u64 {
         self.sequence % SUPERBLOCKS
     }
 
-    /// Whether both are of one log with one base: only then the same change is at the same place of both areas.
+    /// Whether both are of one log with one base: only then the same change is at the same position of both logs.
     pub(super) fn has_log_of(&self, other: &Self) -> bool {
         self.has_base_of(other) && self.layout == other.layout
     }
@@ -330,12 +330,12 @@ mod tests {
         let mut written = superblock(layout);
         for sequence in [6, 7] {
             written.sequence = sequence;
-            area.write(written.place(), written.bytes()).wait().unwrap();
+            area.write(written.block(), written.bytes()).wait().unwrap();
         }
         assert_eq!(Superblock::read(&area).unwrap(), Some(written.clone()));
         let small = MemoryArea::new(10_000);
         small
-            .write(written.place(), written.bytes())
+            .write(written.block(), written.bytes())
             .wait()
             .unwrap();
         assert_eq!(Superblock::read(&small).unwrap(), None);

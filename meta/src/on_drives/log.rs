@@ -24,13 +24,13 @@ const HEADER: usize = 24;
 
 /// Where a frame goes: which log, which change, and where in the ring, in blocks since the lineage began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LogPosition {
     pub(super) lineage: u64,
     pub(super) change: u64,
     pub(super) block: u64,
 }
 
-impl Place {
+impl LogPosition {
     /// Of the first change behind the base.
     pub(super) fn first(superblock: &Superblock) -> Self {
         Self {
@@ -56,17 +56,21 @@ pub(super) fn frame_blocks(payload: &[u8]) -> u64 {
 }
 
 /// The blocks to write for a change: one run, or two where the ring ends.
-pub(super) fn frame(layout: &Layout, place: Place, payload: &[u8]) -> Vec<(u64, Arc<Vec<u8>>)> {
+pub(super) fn frame(
+    layout: &Layout,
+    position: LogPosition,
+    payload: &[u8],
+) -> Vec<(u64, Arc<Vec<u8>>)> {
     let mut bytes = Vec::with_capacity(frame_blocks(payload) as usize * BLOCK);
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(&place.lineage.to_le_bytes());
-    bytes.extend_from_slice(&place.change.to_le_bytes());
+    bytes.extend_from_slice(&position.lineage.to_le_bytes());
+    bytes.extend_from_slice(&position.change.to_le_bytes());
     bytes.extend_from_slice(payload);
     let crc = crc32c(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
     bytes.resize(frame_blocks(payload) as usize * BLOCK, 0);
-    let at = place.block % layout.log_blocks;
+    let at = position.block % layout.log_blocks;
     let until_end = (layout.log_blocks - at) as usize * BLOCK;
     if bytes.len() <= until_end {
         return vec![(layout.log() + at, Arc::new(bytes))];
@@ -78,17 +82,17 @@ pub(super) fn frame(layout: &Layout, place: Place, payload: &[u8]) -> Vec<(u64, 
     ]
 }
 
-/// The payload of the frame at a place; `None` if it is not there.
+/// The payload of the frame at a position; `None` if it is not there.
 ///
 /// # Errors
 /// The drive cannot be read.
 pub(super) fn read_frame(
     area: &dyn MetadataArea,
     layout: &Layout,
-    place: Place,
+    position: LogPosition,
 ) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; BLOCK];
-    read_ring(area, layout, place.block, &mut bytes)?;
+    read_ring(area, layout, position.block, &mut bytes)?;
     let mut reader = Reader::new(&bytes);
     let header = (|| {
         let (crc, len) = (reader.u32()?, reader.u32()?);
@@ -99,11 +103,11 @@ pub(super) fn read_frame(
     };
     let whole = HEADER as u64 + u64::from(len);
     let blocks = whole.div_ceil(BLOCK as u64);
-    if (lineage, change) != (place.lineage, place.change) || blocks > layout.log_blocks {
+    if (lineage, change) != (position.lineage, position.change) || blocks > layout.log_blocks {
         return Ok(None);
     }
     bytes.resize(blocks as usize * BLOCK, 0);
-    read_ring(area, layout, place.block, &mut bytes)?;
+    read_ring(area, layout, position.block, &mut bytes)?;
     bytes.truncate(whole as usize);
     if crc32c(&bytes[4..]) != crc {
         return Ok(None);
@@ -142,29 +146,29 @@ mod tests {
         };
         let area = MemoryArea::new(layout.blocks().unwrap());
         let payload = |change: u64| vec![change as u8; (change as usize % 3) * 5000];
-        let mut place = Place {
+        let mut position = LogPosition {
             lineage: 3,
             change: 0,
             block: 0,
         };
         for change in 0..20 {
-            place.change = change;
+            position.change = change;
             let payload = payload(change);
-            for (block, bytes) in frame(&layout, place, &payload) {
+            for (block, bytes) in frame(&layout, position, &payload) {
                 area.write(block, bytes).wait().unwrap();
             }
             assert_eq!(
-                read_frame(&area, &layout, place).unwrap(),
+                read_frame(&area, &layout, position).unwrap(),
                 Some(payload.clone())
             );
-            let other = Place {
+            let other = LogPosition {
                 lineage: 4,
-                ..place
+                ..position
             };
             assert_eq!(read_frame(&area, &layout, other).unwrap(), None);
-            place.block += frame_blocks(&payload);
-            place.change += 1;
-            assert_eq!(read_frame(&area, &layout, place).unwrap(), None);
+            position.block += frame_blocks(&payload);
+            position.change += 1;
+            assert_eq!(read_frame(&area, &layout, position).unwrap(), None);
         }
     }
 
@@ -176,18 +180,18 @@ mod tests {
             slot_blocks: 1,
         };
         let area = MemoryArea::new(layout.blocks().unwrap());
-        let place = Place {
+        let position = LogPosition {
             lineage: 1,
             change: 1,
             block: 2,
         };
-        let (block, bytes) = frame(&layout, place, b"a change").remove(0);
+        let (block, bytes) = frame(&layout, position, b"a change").remove(0);
         for bit in 0..(HEADER + 8) * 8 {
             let mut damaged = bytes.to_vec();
             damaged[bit / 8] ^= 1 << (bit % 8);
             area.write(block, Arc::new(damaged)).wait().unwrap();
             assert_eq!(
-                read_frame(&area, &layout, place).unwrap(),
+                read_frame(&area, &layout, position).unwrap(),
                 None,
                 "bit {bit}"
             );

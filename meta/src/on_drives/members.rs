@@ -15,7 +15,7 @@ use super::change::{Change, encode_identity};
 use super::dirty::DirtyBlocks;
 use super::folder::{Folder, MemoryFolder, PoolFolder};
 use super::layout::Superblock;
-use super::log::{Place, frame, frame_blocks, read_frame};
+use super::log::{LogPosition, frame, frame_blocks, read_frame};
 use super::state::{Log, Mark, Member, OnDrivesState, State, Syncing, Watched, erase};
 use crate::error::MetaError;
 use crate::journal::{FileMedia, JournalMedia, MemoryMedia};
@@ -243,7 +243,7 @@ impl MetadataOnDrives {
         }
         // Two changes that the folder lacks: it is an older copy.
         let is_behind = |(_, area, superblock): &(u16, Arc<dyn MetadataArea>, Superblock)| {
-            let next = Place {
+            let next = LogPosition {
                 lineage: superblock.lineage,
                 change: mark.change + 1,
                 block: mark.end,
@@ -288,12 +288,16 @@ impl MetadataOnDrives {
         let Some(log) = state.log.clone() else {
             return Ok(());
         };
-        let place = Place {
+        let position = LogPosition {
             lineage: log.lineage,
             change: log.change + 1,
             block: log.end,
         };
-        let read = |member: &Member| read_frame(&*member.area, &log.layout, place).ok().flatten();
+        let read = |member: &Member| {
+            read_frame(&*member.area, &log.layout, position)
+                .ok()
+                .flatten()
+        };
         let Some(payload) = state.members.iter().find_map(read) else {
             return Ok(());
         };
@@ -414,13 +418,13 @@ impl MetadataOnDrives {
         let Some(log) = state.log.clone().filter(|_| state.all().next().is_some()) else {
             return Ok(());
         };
-        let place = Place {
+        let position = LogPosition {
             lineage: log.lineage,
             change: log.change + 1,
             block: log.end,
         };
         let mut failed = Vec::new();
-        let frames = frame(&log.layout, place, bytes);
+        let frames = frame(&log.layout, position, bytes);
         let writes = state.all().flat_map(|member| {
             let write =
                 |(block, bytes): &(u64, Arc<Vec<u8>>)| member.area.write(*block, bytes.clone());
@@ -501,7 +505,7 @@ impl MetadataOnDrives {
                 log_start: log.start,
                 members: members.clone(),
             };
-            let write = member.area.write(superblock.place(), superblock.bytes());
+            let write = member.area.write(superblock.block(), superblock.bytes());
             (member.index, write)
         });
         wait_all(writes.collect(), &mut failed);

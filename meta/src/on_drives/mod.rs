@@ -6,8 +6,8 @@
 //! * two superblocks, of which the one with the larger number counts;
 //! * an image of the journal's ring, brought up to date by every sync of the journal;
 //! * a *log* of every change of the store ([`Change`](change::Change)), in order;
-//! * two places for a *base*: all rows of the store at one moment, from which on the log counts. A new base is written into the
-//!   other place when the log is half full, while the store goes on.
+//! * two slots for a *base*: all rows of the store at one moment, from which on the log counts. A new base is written into the
+//!   other slot when the log is half full, while the store goes on.
 //!
 //! Guarantees:
 //!
@@ -17,7 +17,7 @@
 //! * A member that does not take a write is none any more before anything is acknowledged that it lacks: the others have a
 //!   superblock of a larger *generation*, which does not name it. The folder, too, knows which generation and which change
 //!   came last ([`ON_DRIVES_KEY`](crate::setting::ON_DRIVES_KEY)). If these do not agree at an opening, nothing is added to what the areas hold: all is
-//!   copied anew, under a larger generation than any that the folder ever knew. So a member that is away while the folder goes on
+//!   copied anew, under a larger generation than any that the folder ever knew. So a member that is missing while the folder goes on
 //!   without it holds nothing when it comes back.
 //! * Without a member the pool goes on with its folder alone, and what the areas hold is older: the epochs in the drives'
 //!   labels say so to whoever imports it.

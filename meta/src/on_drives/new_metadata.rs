@@ -141,12 +141,12 @@ impl NewMetadata for NewInMemory {
     }
 }
 
-/// Puts a row of a base into a store that has no hints: the rows must not say that there are.
+/// Puts a row of a base into a store that has no index entries: the rows must not say that there are.
 fn put_row(put: &mut raw::Put<'_, Failed>, key: &[u8], value: &[u8]) -> Result<(), Failed> {
     match key.is_empty() {
         // The identity.
         true => Ok(()),
-        false => put(key, &raw::without_hints(key, value)),
+        false => put(key, &raw::without_index_entries(key, value)),
     }
 }
 

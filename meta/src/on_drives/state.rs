@@ -226,7 +226,7 @@ impl State {
 
 /// Takes an area its superblocks: the newer one last, so that what it says does not become older if the area fails on the way.
 pub(super) fn erase(area: &dyn MetadataArea) -> io::Result<()> {
-    let newer = Superblock::read(area)?.map_or(0, |found| found.place());
+    let newer = Superblock::read(area)?.map_or(0, |found| found.block());
     for block in [1 - newer, newer] {
         area.write(block, Arc::new(vec![0; BLOCK])).wait()?;
         area.flush().wait()?;

@@ -17,7 +17,7 @@ use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
 };
 
-/// What changes the store in the folder is in the log of every member before. Hints are only in the folder: nothing is lost
+/// What changes the store in the folder is in the log of every member before. Index entries are only in the folder: nothing is lost
 /// without them.
 pub struct StoreOnDrives(Arc<MetadataOnDrives>);
 
@@ -100,16 +100,16 @@ impl Store for StoreOnDrives {
         self.folder().mapped_parts(map, first, end, sub_blocks)
     }
 
-    fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
-        self.folder().hints(fingerprints)
+    fn index_entries(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
+        self.folder().index_entries(fingerprints)
     }
 
-    fn has_hints(&self) -> Result<bool, MetaError> {
-        self.folder().has_hints()
+    fn has_index_entries(&self) -> Result<bool, MetaError> {
+        self.folder().has_index_entries()
     }
 
-    fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
-        self.folder().put_hints(blocks)
+    fn put_index_entries(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
+        self.folder().put_index_entries(blocks)
     }
 
     fn segments(&self) -> Result<Vec<(Pba, SegmentRow)>, MetaError> {

@@ -1,8 +1,8 @@
 //! What a user relies on: the pool comes back from its drives as it was acknowledged, whatever failed.
 
 mod ahead;
-mod away;
 mod large;
+mod missing;
 mod needed;
 mod shared;
 mod with_data;
@@ -582,7 +582,7 @@ proptest! {
         let (pool, mut open) = Pool::joined(2);
         let mut told = Told { rows: None, ring: vec![0; RING as usize] };
         told.rows = Some(pool.in_folder().0);
-        // What was appended since the last sync, by its place.
+        // What was appended since the last sync, by its offset.
         let mut unsynced = std::collections::BTreeMap::new();
         let mut next_batch = 1;
         for area in &pool.areas {
@@ -709,7 +709,7 @@ fn any_batch() -> impl Strategy<Value = Batch> {
                 let old = old.map(Pba);
                 batch.map.insert(key, crate::batch::MapChange { old, new });
             }
-            for (pba, (delta, lowest, content, wants_hint)) in blocks {
+            for (pba, (delta, lowest, content, wants_index_entry)) in blocks {
                 let content = content.map(|(fingerprint, crc32c)| crate::batch::BlockContent {
                     fingerprint: Fingerprint(fingerprint),
                     crc32c,
@@ -718,7 +718,7 @@ fn any_batch() -> impl Strategy<Value = Batch> {
                     delta,
                     lowest,
                     content,
-                    wants_hint,
+                    wants_index_entry,
                 };
                 batch.blocks.insert(Pba(pba), change);
             }

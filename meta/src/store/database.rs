@@ -22,7 +22,7 @@ use crate::types::{Checkpoint, Totals};
 pub struct RocksOptions {
     /// Memory for cached blocks, indexes and filters.
     pub cache_bytes: usize,
-    /// Memory of one write buffer; up to three exist, and as much again if the store has hints.
+    /// Memory of one write buffer; up to three exist, and as much again if the store has index entries.
     pub write_buffer_bytes: usize,
     /// Table files kept open at a time.
     pub open_files_max: u16,
@@ -63,10 +63,10 @@ const UNSORTED_FILES_SLOW: i32 = 12;
 const UNSORTED_FILES_STOP: i32 = 28;
 /// Share of a write buffer that tells which keys are not in it: most blocks of a batch are new.
 const BUFFER_FILTER_SHARE: f64 = 0.05;
-/// Name of the family of hints.
-pub(super) const HINTS: &str = "hints";
-/// Hints that are looked up have neighbours that nobody looks for: small blocks.
-const HINT_BLOCK_BYTES: usize = 4 << 10;
+/// Name of the family of index entries; stores have it under this one.
+pub(super) const INDEX_FAMILY: &str = "hints";
+/// Index entries that are looked up have neighbours that nobody looks for: small blocks.
+const INDEX_BLOCK_BYTES: usize = 4 << 10;
 /// Name of what merges pages, which RocksDB keeps.
 const MERGE_NAME: &str = "onefold.pages";
 
@@ -119,7 +119,7 @@ pub(super) fn open(
             keep_private(dir);
             DB::open_cf_with_opts(&database, dir, families)
         }
-        // Only a store that was made before there were hints lacks a family, and opening for reading makes
+        // Only a store that was made before there were index entries lacks a family, and opening for reading makes
         // none.
         Access::ReadOnly => DB::list_cf(&database, dir).and_then(|names| {
             let mut families = families.to_vec();
@@ -191,8 +191,8 @@ fn merge(
     page::merge(content_bytes, row, changes.iter(), is_whole).ok()
 }
 
-/// The families and their options: rows, whose options are the database's too, and hints. A store that was
-/// made before there were hints gets the family when it is opened.
+/// The families and their options: rows, whose options are the database's too, and index entries. A store that was
+/// made before there were index entries gets the family when it is opened.
 pub(super) fn families(options: &RocksOptions) -> [(&'static str, Options); 2] {
     let cache = Cache::new_lru_cache(options.cache_bytes);
     let mut rows = database_options(options, &cache);
@@ -201,18 +201,18 @@ pub(super) fn families(options: &RocksOptions) -> [(&'static str, Options); 2] {
         |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, true),
         |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, false),
     );
-    let mut hints = database_options(options, &cache);
+    let mut index = database_options(options, &cache);
     let mut table = table_options(&cache);
-    // Most look-ups find nothing, and there are more hints than the cache has room for filters: they come
+    // Most look-ups find nothing, and there are more index entries than the cache has room for filters: they come
     // in pieces.
-    table.set_block_size(HINT_BLOCK_BYTES);
+    table.set_block_size(INDEX_BLOCK_BYTES);
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);
-    table.set_metadata_block_size(HINT_BLOCK_BYTES);
-    hints.set_block_based_table_factory(&table);
+    table.set_metadata_block_size(INDEX_BLOCK_BYTES);
+    index.set_block_based_table_factory(&table);
     // Fingerprints are random.
-    hints.set_compression_type(DBCompressionType::None);
-    [(DEFAULT_COLUMN_FAMILY_NAME, rows), (HINTS, hints)]
+    index.set_compression_type(DBCompressionType::None);
+    [(DEFAULT_COLUMN_FAMILY_NAME, rows), (INDEX_FAMILY, index)]
 }
 
 fn table_options(cache: &Cache) -> BlockBasedOptions {
@@ -321,10 +321,10 @@ pub(super) fn open_full(
 /// What the database says of itself.
 pub(super) fn figures(db: &DB) -> StoreFigures {
     let one = |name: &str| db.property_int_value(name).ok().flatten().unwrap_or(0);
-    let hints = db.cf_handle(HINTS);
+    let index = db.cf_handle(INDEX_FAMILY);
     let both = |name: &str| {
-        let of_hints = hints.and_then(|hints| db.property_int_value_cf(hints, name).ok());
-        one(name) + of_hints.flatten().unwrap_or(0)
+        let of_index = index.and_then(|index| db.property_int_value_cf(index, name).ok());
+        one(name) + of_index.flatten().unwrap_or(0)
     };
     StoreFigures {
         write_buffer_bytes: both("rocksdb.cur-size-all-mem-tables"),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::map_rows::whole_rows;
 use super::{LoadVisitor, MapRows, RowKind, Store};
-use crate::batch::{Batch, HintChange, check_progress, resolve_block, resolve_volume};
+use crate::batch::{Batch, IndexEntryChange, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::segment::SegmentRow;
 use crate::setting::SettingChanges;
@@ -42,7 +42,7 @@ struct State {
     settings: BTreeMap<String, Vec<u8>>,
     blocks: BTreeMap<Pba, BlockRow>,
     map: BTreeMap<(MapId, u64), Mapping>,
-    hints: BTreeMap<Fingerprint, Pba>,
+    index: BTreeMap<Fingerprint, Pba>,
     segments: BTreeMap<Pba, SegmentRow>,
     totals: Totals,
     checkpoint: Checkpoint,
@@ -59,7 +59,7 @@ impl Default for State {
             settings: BTreeMap::new(),
             blocks: BTreeMap::new(),
             map: BTreeMap::new(),
-            hints: BTreeMap::new(),
+            index: BTreeMap::new(),
             segments: BTreeMap::new(),
             totals: Totals::default(),
             checkpoint: Checkpoint::EMPTY,
@@ -115,17 +115,17 @@ impl MemoryStore {
 }
 
 impl State {
-    /// The hint leads to this block, whose row says so, and to no other one any more.
-    fn put_hint(&mut self, pba: Pba, fingerprint: Fingerprint) {
-        let before = self.hints.insert(fingerprint, pba);
+    /// The index entry leads to this block, whose row says so, and to no other one any more.
+    fn put_index_entry(&mut self, pba: Pba, fingerprint: Fingerprint) {
+        let before = self.index.insert(fingerprint, pba);
         let before = before.filter(|before| *before != pba);
         if let Some(row) = before.and_then(|before| self.blocks.get_mut(&before))
             && row.fingerprint == fingerprint
         {
-            row.is_hinted = false;
+            row.has_index_entry = false;
         }
         if let Some(row) = self.blocks.get_mut(&pba) {
-            row.is_hinted = true;
+            row.has_index_entry = true;
         }
     }
 
@@ -185,7 +185,7 @@ impl State {
             .map(|(pba, change)| {
                 let before = self.blocks.get(pba).copied();
                 let after = resolve_block(*pba, before, change)?;
-                Ok((*pba, after, HintChange::new(before, after, change)))
+                Ok((*pba, after, IndexEntryChange::new(before, after, change)))
             })
             .collect::<Result<Vec<_>, MetaError>>()?;
         let volumes = batch
@@ -198,13 +198,17 @@ impl State {
                 ))
             })
             .collect::<Result<Vec<_>, MetaError>>()?;
-        for (pba, _, hint) in &blocks {
-            if let Some(old) = hint.old {
-                let gone = self.hints.remove(&old);
-                debug_assert_eq!(gone, Some(*pba), "a hint for {old} leads elsewhere");
+        for (pba, _, entry) in &blocks {
+            if let Some(old) = entry.old {
+                let gone = self.index.remove(&old);
+                debug_assert_eq!(
+                    gone,
+                    Some(*pba),
+                    "the index entry for {old} leads elsewhere"
+                );
             }
         }
-        let new = blocks.iter().map(|(pba, _, hint)| (*pba, hint.new));
+        let new = blocks.iter().map(|(pba, _, entry)| (*pba, entry.new));
         let new: Vec<_> = new.filter_map(|(pba, new)| Some((pba, new?))).collect();
         for (pba, row, _) in blocks {
             let before = self.blocks.contains_key(&pba);
@@ -216,7 +220,7 @@ impl State {
             set(&mut self.blocks, pba, row);
         }
         for (pba, new) in new {
-            self.put_hint(pba, new);
+            self.put_index_entry(pba, new);
         }
         for (id, row) in volumes {
             set(&mut self.volumes, id, row);
@@ -274,16 +278,16 @@ impl Store for MemoryStore {
         for info in state.maps.values() {
             visitor.map_row(*info);
         }
-        let [blocks, mappings, hints] =
-            [RowKind::Block, RowKind::Mapping, RowKind::Hint].map(|kind| visitor.wants(kind));
+        let [blocks, mappings, index_entries] =
+            [RowKind::Block, RowKind::Mapping, RowKind::IndexEntry].map(|kind| visitor.wants(kind));
         for (pba, row) in state.blocks.iter().filter(|_| blocks) {
             visitor.block(*pba, *row);
         }
         for ((map, sub_block), mapping) in state.map.iter().filter(|_| mappings) {
             visitor.map(*map, *sub_block, *mapping);
         }
-        for (fingerprint, pba) in state.hints.iter().filter(|_| hints) {
-            visitor.hint(*fingerprint, *pba);
+        for (fingerprint, pba) in state.index.iter().filter(|_| index_entries) {
+            visitor.index_entry(*fingerprint, *pba);
         }
         Ok(state.checkpoint)
     }
@@ -375,30 +379,30 @@ impl Store for MemoryStore {
         Ok(parts)
     }
 
-    fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
+    fn index_entries(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
         let state = self.lock();
-        let hints = fingerprints.iter().map(|f| state.hints.get(f).copied());
-        Ok(hints.collect())
+        let found = fingerprints.iter().map(|f| state.index.get(f).copied());
+        Ok(found.collect())
     }
 
-    fn has_hints(&self) -> Result<bool, MetaError> {
-        Ok(!self.lock().hints.is_empty())
+    fn has_index_entries(&self) -> Result<bool, MetaError> {
+        Ok(!self.lock().index.is_empty())
     }
 
-    fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
+    fn put_index_entries(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
         let mut state = self.lock();
         let state = &mut *state;
         if state.dead {
             let dead = io::Error::other("the simulated process is dead");
-            return Err(MetaError::io(NAME, "write hints", dead));
+            return Err(MetaError::io(NAME, "write index entries", dead));
         }
         let is_wanted = |(pba, fingerprint): &&(Pba, Fingerprint)| {
             let row = state.blocks.get(pba);
-            row.is_some_and(|row| row.fingerprint == *fingerprint && !row.is_hinted)
+            row.is_some_and(|row| row.fingerprint == *fingerprint && !row.has_index_entry)
         };
         let wanted: Vec<_> = blocks.iter().filter(is_wanted).collect();
         for (pba, fingerprint) in wanted {
-            state.put_hint(*pba, *fingerprint);
+            state.put_index_entry(*pba, *fingerprint);
         }
         Ok(())
     }
@@ -439,7 +443,7 @@ impl Store for MemoryStore {
         // The bytes of keys and values as a store on disk would have them, uncompressed.
         state.map.len() as u64 * 25
             + state.blocks.len() as u64 * 33
-            + state.hints.len() as u64 * 24
+            + state.index.len() as u64 * 24
             + state.volumes.len() as u64 * 64
     }
 }

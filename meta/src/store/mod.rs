@@ -38,12 +38,12 @@ pub enum RowKind {
     Block,
     /// Mappings and holes.
     Mapping,
-    /// Hints.
-    Hint,
+    /// Index entries.
+    IndexEntry,
 }
 
 /// Receives the rows of a store: all volumes by id, then all maps that have a row by id, then all blocks by address,
-/// then all mappings by map and sub-block, then all hints by fingerprint.
+/// then all mappings by map and sub-block, then all index entries by fingerprint.
 pub trait LoadVisitor {
     /// Whether rows of this kind are to be read, and shown to it.
     fn wants(&self, kind: RowKind) -> bool {
@@ -60,8 +60,8 @@ pub trait LoadVisitor {
     }
     /// A mapping, or a hole.
     fn map(&mut self, map: MapId, sub_block: u64, mapping: Mapping);
-    /// A hint.
-    fn hint(&mut self, fingerprint: Fingerprint, pba: Pba) {
+    /// An index entry.
+    fn index_entry(&mut self, fingerprint: Fingerprint, pba: Pba) {
         let _ = (fingerprint, pba);
     }
 }
@@ -188,26 +188,26 @@ pub trait Store: Send + Sync {
         sub_blocks: u64,
     ) -> Result<Vec<u64>, MetaError>;
 
-    /// Where hints for these contents lead to, in the order of the contents. What a hint says is to be
+    /// Where index entries for these contents lead to, in the order of the contents. What an index entry says is to be
     /// checked: it leads to one block of several with the same fingerprint, and the block may be gone by
     /// the time when this returns.
     ///
     /// # Errors
     /// As for [`Store::load`].
-    fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError>;
+    fn index_entries(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError>;
 
-    /// Whether there are hints.
+    /// Whether there are index entries.
     ///
     /// # Errors
     /// As for [`Store::load`].
-    fn has_hints(&self) -> Result<bool, MetaError>;
+    fn has_index_entries(&self) -> Result<bool, MetaError>;
 
-    /// Lets hints lead to those of these blocks that have a row with that fingerprint, until the row goes.
+    /// Lets index entries lead to those of these blocks that have a row with that fingerprint, until the row goes.
     /// They survive a loss of power when this returns.
     ///
     /// # Errors
     /// [`MetaError::NoSpace`] and others: none or all were written.
-    fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError>;
+    fn put_index_entries(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError>;
 
     /// Where all segments lie, by the addresses of their first blocks, in order.
     ///

@@ -24,8 +24,8 @@ pub(super) const ENTRIES: u64 = 64;
 pub(super) const POSITION_BITS: u32 = ENTRIES.trailing_zeros();
 /// In an entry's first byte: it is gone, and no content follows.
 const GONE: u8 = 0x80;
-/// In a block's count, which is less: the hint for its fingerprint leads to it.
-const HINTED: u32 = REFCOUNT_MAX + 1;
+/// In a block's count, which is less: the index entry for its fingerprint leads to it.
+const HAS_INDEX_ENTRY: u32 = REFCOUNT_MAX + 1;
 
 /// The position of an entry in its page.
 pub(super) fn position(number: u64) -> u8 {
@@ -66,8 +66,8 @@ impl Content for BlockRow {
     const BYTES: usize = 24;
 
     fn put(self, out: &mut Vec<u8>) {
-        let hinted = u32::from(self.is_hinted) * HINTED;
-        out.extend_from_slice(&(self.refcount | hinted).to_le_bytes());
+        let index_entry = u32::from(self.has_index_entry) * HAS_INDEX_ENTRY;
+        out.extend_from_slice(&(self.refcount | index_entry).to_le_bytes());
         out.extend_from_slice(&self.fingerprint.0);
         out.extend_from_slice(&self.crc32c.to_le_bytes());
     }
@@ -77,8 +77,8 @@ impl Content for BlockRow {
         let (fingerprint, rest) = rest.split_first_chunk().ok_or(CodecError::Short)?;
         let crc32c = rest.first_chunk().ok_or(CodecError::Short)?;
         let refcount = u32::from_le_bytes(*refcount);
-        let is_hinted = refcount & HINTED != 0;
-        let refcount = refcount & !HINTED;
+        let has_index_entry = refcount & HAS_INDEX_ENTRY != 0;
+        let refcount = refcount & !HAS_INDEX_ENTRY;
         if refcount == 0 {
             return Err(CodecError::Field("reference count of 0"));
         }
@@ -86,7 +86,7 @@ impl Content for BlockRow {
             refcount,
             fingerprint: Fingerprint(*fingerprint),
             crc32c: u32::from_le_bytes(*crc32c),
-            is_hinted,
+            has_index_entry,
         })
     }
 }
@@ -102,18 +102,18 @@ pub(super) fn put<C: Content>(out: &mut Vec<u8>, position: u8, content: Option<C
     }
 }
 
-/// A row of blocks to none of which a hint leads.
-pub(super) fn without_hints(row: &[u8]) -> Cow<'_, [u8]> {
+/// A row of blocks to none of which an index entry leads.
+pub(super) fn without_index_entries(row: &[u8]) -> Cow<'_, [u8]> {
     // Behind the position: the count is little endian, so its highest byte is the fourth.
     const COUNT_END: usize = 4;
-    let hinted = (HINTED >> 24) as u8;
+    let flag = (HAS_INDEX_ENTRY >> 24) as u8;
     let entries = || row.chunks_exact(1 + BlockRow::BYTES);
-    if !entries().any(|entry| entry[COUNT_END] & hinted != 0) {
+    if !entries().any(|entry| entry[COUNT_END] & flag != 0) {
         return Cow::Borrowed(row);
     }
     let mut changed = row.to_vec();
     for entry in changed.chunks_exact_mut(1 + BlockRow::BYTES) {
-        entry[COUNT_END] &= !hinted;
+        entry[COUNT_END] &= !flag;
     }
     Cow::Owned(changed)
 }

@@ -10,10 +10,12 @@ use std::path::Path;
 use rocksdb::{ColumnFamily, DB, DBPinnableSlice, DEFAULT_COLUMN_FAMILY_NAME, WriteBatch};
 use uuid::Uuid;
 
-use super::database::{HINTS, classify, corrupt};
+use super::database::{INDEX_FAMILY, classify, corrupt};
 use super::page::{self, Content, Row};
 use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS};
-use crate::batch::{Batch, BlockChange, HintChange, MapChange, resolve_block, resolve_volume};
+use crate::batch::{
+    Batch, BlockChange, IndexEntryChange, MapChange, resolve_block, resolve_volume,
+};
 use crate::codec::CodecError;
 use crate::error::MetaError;
 use crate::types::{BlockRow, Fingerprint, MapId, Mapping, Pba, Totals};
@@ -30,18 +32,18 @@ pub(super) struct Preparation<'a> {
     pub(super) batch: &'a Batch,
     /// Follows the batch.
     pub(super) totals: &'a mut Totals,
-    pub(super) hints: HintRows,
+    pub(super) index_entries: IndexEntryRows,
 }
 
-/// What becomes of hints.
+/// What becomes of index entries.
 #[derive(Default)]
-pub(super) struct HintRows {
+pub(super) struct IndexEntryRows {
     old: Vec<Fingerprint>,
     new: Vec<(Fingerprint, Pba)>,
 }
 
-impl HintRows {
-    fn add(&mut self, pba: Pba, change: HintChange) {
+impl IndexEntryRows {
+    fn add(&mut self, pba: Pba, change: IndexEntryChange) {
         self.old.extend(change.old);
         self.new.extend(change.new.map(|new| (new, pba)));
     }
@@ -55,8 +57,8 @@ impl<'a> Preparation<'a> {
     pub(super) fn run(mut self) -> Result<WriteBatch, MetaError> {
         let mut out = WriteBatch::default();
         self.blocks(&mut out)?;
-        let hints = std::mem::take(&mut self.hints);
-        self.write_hints(hints, &mut out)?;
+        let index_entries = std::mem::take(&mut self.index_entries);
+        self.write_index_entries(index_entries, &mut out)?;
         self.volumes(&mut out)?;
         self.settings(&mut out);
         self.mappings(&mut out)?;
@@ -95,7 +97,8 @@ impl<'a> Preparation<'a> {
             let position = page::position(pba.0);
             let before = row.as_ref().and_then(|row| row.get(position));
             let after = resolve_block(*pba, before, change)?;
-            self.hints.add(*pba, HintChange::new(before, after, change));
+            self.index_entries
+                .add(*pba, IndexEntryChange::new(before, after, change));
             let (was, is) = (before.is_some(), after.is_some());
             if !self.totals.change_block(*pba, was, is) && self.batch.totals.is_none() {
                 return Err(too_few("blocks"));
@@ -116,20 +119,24 @@ impl<'a> Preparation<'a> {
         Ok(())
     }
 
-    /// Deletes the hints of blocks that go, then writes new ones.
-    fn write_hints(&self, hints: HintRows, out: &mut WriteBatch) -> Result<(), MetaError> {
-        if hints.old.is_empty() && hints.new.is_empty() {
+    /// Deletes the index entries of blocks that go, then writes new ones.
+    fn write_index_entries(
+        &self,
+        entries: IndexEntryRows,
+        out: &mut WriteBatch,
+    ) -> Result<(), MetaError> {
+        if entries.old.is_empty() && entries.new.is_empty() {
             return Ok(());
         }
-        let family = hint_family(self.db)?;
-        for old in &hints.old {
+        let family = index_family(self.db)?;
+        for old in &entries.old {
             out.delete_cf(family, old.0);
         }
-        let left = write_hints(self.dir, self.db, hints.new, out)?;
+        let left = write_index_entries(self.dir, self.db, entries.new, out)?;
         for (fingerprint, pba) in left {
             let before = block(self.dir, self.db, pba)?;
             let after = self.batch.block_after(pba, before)?;
-            unhint(pba, fingerprint, after, out);
+            clear_index_entry(pba, fingerprint, after, out);
         }
         Ok(())
     }
@@ -285,9 +292,9 @@ fn block_pages<T>(of_blocks: &[(Pba, T)]) -> impl Iterator<Item = BlockPages<'_,
     })
 }
 
-/// Where hints are.
-pub(super) fn hint_family(db: &DB) -> Result<&ColumnFamily, MetaError> {
-    handle(db, HINTS)
+/// Where index entries are.
+pub(super) fn index_family(db: &DB) -> Result<&ColumnFamily, MetaError> {
+    handle(db, INDEX_FAMILY)
 }
 
 fn handle<'a>(db: &'a DB, family: &str) -> Result<&'a ColumnFamily, MetaError> {
@@ -295,8 +302,8 @@ fn handle<'a>(db: &'a DB, family: &str) -> Result<&'a ColumnFamily, MetaError> {
         .ok_or_else(|| MetaError::Invalid(format!("the metadata store has no family {family}")))
 }
 
-/// The changes of block rows and hints that let hints lead to these blocks, where their rows say the same.
-pub(super) fn put_hints(
+/// The changes of block rows and index entries that let index entries lead to these blocks, where their rows say the same.
+pub(super) fn put_index_entries(
     dir: &Path,
     db: &DB,
     blocks: &[(Pba, Fingerprint)],
@@ -316,13 +323,16 @@ pub(super) fn put_hints(
                 let position = page::position(pba.0);
                 let block = row.get::<BlockRow>(position);
                 let is_wanted =
-                    |block: &BlockRow| block.fingerprint == *fingerprint && !block.is_hinted;
+                    |block: &BlockRow| block.fingerprint == *fingerprint && !block.has_index_entry;
                 let Some(block) = block.filter(is_wanted) else {
                     continue;
                 };
                 new.push((*fingerprint, *pba));
-                let is_hinted = true;
-                let block = Some(BlockRow { is_hinted, ..block });
+                let has_index_entry = true;
+                let block = Some(BlockRow {
+                    has_index_entry,
+                    ..block
+                });
                 page::put(&mut operand, position, block);
             }
             if !operand.is_empty() {
@@ -330,21 +340,21 @@ pub(super) fn put_hints(
             }
         }
     }
-    for (fingerprint, pba) in write_hints(dir, db, new, &mut out)? {
+    for (fingerprint, pba) in write_index_entries(dir, db, new, &mut out)? {
         let row = block(dir, db, pba)?;
-        unhint(pba, fingerprint, row, &mut out);
+        clear_index_entry(pba, fingerprint, row, &mut out);
     }
     Ok(out)
 }
 
-/// Writes hints; returns which others led to a block until now, or would have.
-fn write_hints(
+/// Writes index entries; returns which others led to a block until now, or would have.
+fn write_index_entries(
     dir: &Path,
     db: &DB,
     mut new: Vec<(Fingerprint, Pba)>,
     out: &mut WriteBatch,
 ) -> Result<Vec<(Fingerprint, Pba)>, MetaError> {
-    let family = hint_family(db)?;
+    let family = index_family(db)?;
     let mut left = Vec::new();
     new.sort_unstable();
     new.dedup_by(|next, kept| {
@@ -356,28 +366,38 @@ fn write_hints(
     });
     for new in new.chunks(LOOKUP_PAGES) {
         let keys: Vec<_> = new.iter().map(|(fingerprint, _)| fingerprint.0).collect();
-        let stored = look_up(dir, db, HINTS, &keys)?;
+        let stored = look_up(dir, db, INDEX_FAMILY, &keys)?;
         for ((fingerprint, pba), stored) in new.iter().zip(stored) {
-            let stored = stored.map(|stored| rows::parse_hint(&stored)).transpose();
-            let stored = stored.map_err(|error| corrupt(dir, "hint", error))?;
+            let stored = stored
+                .map(|stored| rows::parse_index_entry(&stored))
+                .transpose();
+            let stored = stored.map_err(|error| corrupt(dir, "index entry", error))?;
             let other = stored.filter(|stored| stored != pba);
             left.extend(other.map(|other| (*fingerprint, other)));
             if stored != Some(*pba) {
-                out.put_cf(family, fingerprint.0, rows::hint(*pba));
+                out.put_cf(family, fingerprint.0, rows::index_entry(*pba));
             }
         }
     }
     Ok(left)
 }
 
-/// The hint for a content does not lead to this block any more, whose row is this.
-fn unhint(pba: Pba, fingerprint: Fingerprint, row: Option<BlockRow>, out: &mut WriteBatch) {
+/// The index entry for a content does not lead to this block any more, whose row is this.
+fn clear_index_entry(
+    pba: Pba,
+    fingerprint: Fingerprint,
+    row: Option<BlockRow>,
+    out: &mut WriteBatch,
+) {
     if let Some(row) = row
         && row.fingerprint == fingerprint
     {
-        let is_hinted = false;
+        let has_index_entry = false;
         let mut operand = Vec::with_capacity(1 + BlockRow::BYTES);
-        let row = Some(BlockRow { is_hinted, ..row });
+        let row = Some(BlockRow {
+            has_index_entry,
+            ..row
+        });
         page::put(&mut operand, page::position(pba.0), row);
         out.merge(rows::block_key(pba), operand);
     }

@@ -1,7 +1,7 @@
 //! All rows of a store as they are stored, without their meaning: out of a folder, and into a new one; and what ties a store to
 //! the copies of it on drives.
 //!
-//! Hints are left out: nothing is lost without them.
+//! Index entries are left out: nothing is lost without them.
 
 use std::borrow::Cow;
 use std::fs::{self, DirBuilder, File};
@@ -47,10 +47,10 @@ pub(crate) fn dump<E: From<MetaError>>(
     Ok(ended.map_err(|error| classify(dir, "read the metadata store", error))?)
 }
 
-/// The value of a row if there are no hints.
-pub(crate) fn without_hints<'a>(key: &[u8], value: &'a [u8]) -> Cow<'a, [u8]> {
+/// The value of a row if there are no index entries.
+pub(crate) fn without_index_entries<'a>(key: &[u8], value: &'a [u8]) -> Cow<'a, [u8]> {
     match key.first() == Some(&rows::PREFIX_BLOCK) {
-        true => page::without_hints(value),
+        true => page::without_index_entries(value),
         false => Cow::Borrowed(value),
     }
 }

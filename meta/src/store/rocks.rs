@@ -18,11 +18,11 @@ use rocksdb::{DB, Env, IteratorMode, ReadOptions, WriteBatch, WriteOptions};
 use uuid::Uuid;
 
 use super::database::{
-    Access, HINTS, Opened, RocksOptions, allocated_bytes, classify, corrupt, families, figures,
-    keep_private, open, open_full, scanning,
+    Access, INDEX_FAMILY, Opened, RocksOptions, allocated_bytes, classify, corrupt, families,
+    figures, keep_private, open, open_full, scanning,
 };
 use super::map_rows::{add_parts, read_rows};
-use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
+use super::prepare::{IndexEntryRows, Preparation, index_family, look_up, put_index_entries};
 use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
     PREFIX_SEGMENT, PREFIX_SETTING, PREFIX_VOLUME,
@@ -189,8 +189,8 @@ impl RocksStore {
         let mut state = self.lock();
         self.ensure_writable(&mut state)?;
         self.with_open_db(|db| {
-            let flushed = db.flush().and_then(|()| match db.cf_handle(HINTS) {
-                Some(hints) => db.flush_cf(hints),
+            let flushed = db.flush().and_then(|()| match db.cf_handle(INDEX_FAMILY) {
+                Some(family) => db.flush_cf(family),
                 None => Ok(()),
             });
             flushed.map_err(|error| classify(&self.dir, "write the metadata store", error))
@@ -345,7 +345,7 @@ impl RocksStore {
                 pool: self.pool,
                 batch,
                 totals: &mut totals,
-                hints: HintRows::default(),
+                index_entries: IndexEntryRows::default(),
             };
             let rows = preparation.run()?;
             db.write_opt(rows, &self.write_options()).map_err(|error| {
@@ -465,18 +465,19 @@ impl Store for RocksStore {
                     Ok(())
                 })?;
             }
-            // One that was made before there were hints, opened for reading alone, has none.
-            let hints = hint_family(db)
+            // One that was made before there were index entries, opened for reading alone, has none.
+            let family = index_family(db)
                 .ok()
-                .filter(|_| visitor.wants(RowKind::Hint));
-            let hints = hints.map(|family| db.iterator_cf(family, IteratorMode::Start));
-            for hint in hints.into_iter().flatten() {
+                .filter(|_| visitor.wants(RowKind::IndexEntry));
+            let entries = family.map(|family| db.iterator_cf(family, IteratorMode::Start));
+            for entry in entries.into_iter().flatten() {
                 let (key, value) =
-                    hint.map_err(|error| classify(&self.dir, "read the metadata store", error))?;
-                let hint = rows::parse_hint_key(&key)
-                    .and_then(|fingerprint| Ok((fingerprint, rows::parse_hint(&value)?)));
-                let (fingerprint, pba) = hint.map_err(|error| self.corrupt("hint", error))?;
-                visitor.hint(fingerprint, pba);
+                    entry.map_err(|error| classify(&self.dir, "read the metadata store", error))?;
+                let entry = rows::parse_index_key(&key)
+                    .and_then(|fingerprint| Ok((fingerprint, rows::parse_index_entry(&value)?)));
+                let (fingerprint, pba) =
+                    entry.map_err(|error| self.corrupt("index entry", error))?;
+                visitor.index_entry(fingerprint, pba);
             }
             Ok(())
         })?;
@@ -652,44 +653,44 @@ impl Store for RocksStore {
         }
     }
 
-    fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
+    fn index_entries(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
         let mut order: Vec<usize> = (0..fingerprints.len()).collect();
         order.sort_unstable_by_key(|at| fingerprints[*at]);
         let keys: Vec<_> = order.iter().map(|at| fingerprints[*at].0).collect();
         let mut found = vec![None; fingerprints.len()];
         self.with_db(|db| {
-            let values = look_up(&self.dir, db, HINTS, &keys)?;
+            let values = look_up(&self.dir, db, INDEX_FAMILY, &keys)?;
             for (at, value) in order.iter().zip(values) {
-                let pba = value.map(|value| rows::parse_hint(&value)).transpose();
-                found[*at] = pba.map_err(|error| self.corrupt("hint", error))?;
+                let pba = value.map(|it| rows::parse_index_entry(&it)).transpose();
+                found[*at] = pba.map_err(|error| self.corrupt("index entry", error))?;
             }
             Ok(())
         })?;
         Ok(found)
     }
 
-    fn has_hints(&self) -> Result<bool, MetaError> {
+    fn has_index_entries(&self) -> Result<bool, MetaError> {
         self.with_db(|db| {
-            let mut hints = db.iterator_cf(hint_family(db)?, IteratorMode::Start);
-            let first = hints.next().transpose();
+            let mut entries = db.iterator_cf(index_family(db)?, IteratorMode::Start);
+            let first = entries.next().transpose();
             let first =
                 first.map_err(|error| classify(&self.dir, "read the metadata store", error))?;
             Ok(first.is_some())
         })
     }
 
-    fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
+    fn put_index_entries(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
         let mut state = self.lock();
         if state.is_short() {
-            // Hints are dispensable; what room there is belongs to batches.
+            // Index entries are dispensable; what room there is belongs to batches.
             return Err(MetaError::NoSpace {
                 path: self.dir.clone(),
-                detail: "no hints are written meanwhile".to_owned(),
+                detail: "no index entries are written meanwhile".to_owned(),
             });
         }
         self.ensure_writable(&mut state)?;
         let written = self.with_open_db(|db| {
-            let rows = put_hints(&self.dir, db, blocks)?;
+            let rows = put_index_entries(&self.dir, db, blocks)?;
             db.write_opt(rows, &self.write_options())
                 .map_err(|error| classify(&self.dir, "write to the metadata store", error))
         });

@@ -8,8 +8,8 @@
 //! | map        | `a`, id u32 big endian                         | depth u32, whether it has a parent u8, that  |
 //! |            |                                                | u32                                          |
 //! | setting    | `s`, key                                       | value                                        |
-//! | blocks     | `b`, address / 64 u64 big endian               | a page of: refcount u32 (bit 31: hint leads  |
-//! |            |                                                | here), fingerprint 16 B, CRC-32C u32         |
+//! | blocks     | `b`, address / 64 u64 big endian               | a page of: refcount u32 (bit 31: index entry |
+//! |            |                                                | leads here), fingerprint 16 B, CRC-32C u32   |
 //! | mappings   | `m`, map u32, sub-block / 64 u64, big          | a page of: address u64, CRC-32C u32          |
 //! |            | endian                                         |                                              |
 //! | segment    | `g`, address of its first block u64 big endian | state u8, count u8, epoch u32, and count of  |
@@ -18,7 +18,7 @@
 //! |            |                                                | mappings u64; count u32, that many of drive  |
 //! |            |                                                | u16 and blocks u64                           |
 //!
-//! Hints are in a family of their own: the key is a fingerprint of 16 B, the value an address u64.
+//! Index entries are in a family of their own: the key is a fingerprint of 16 B, the value an address u64.
 //!
 //! Keys are big endian so that their order is the order of the numbers; values are little endian. What a
 //! page is says `page`.
@@ -268,21 +268,21 @@ pub(super) fn mappings<'a>(
     Ok(entries.map(move |(position, mapping)| (first | u64::from(position), mapping)))
 }
 
-/// The value of a hint.
-pub(super) fn hint(pba: Pba) -> [u8; 8] {
+/// The value of an index entry.
+pub(super) fn index_entry(pba: Pba) -> [u8; 8] {
     pba.0.to_le_bytes()
 }
 
-/// The content that a hint is for.
-pub(super) fn parse_hint_key(key: &[u8]) -> Result<Fingerprint, CodecError> {
+/// The content that an index entry is for.
+pub(super) fn parse_index_key(key: &[u8]) -> Result<Fingerprint, CodecError> {
     let mut reader = Reader::new(key);
     let fingerprint = reader.array()?;
     reader.end()?;
     Ok(Fingerprint(fingerprint))
 }
 
-/// Where a hint leads to.
-pub(super) fn parse_hint(value: &[u8]) -> Result<Pba, CodecError> {
+/// Where an index entry leads to.
+pub(super) fn parse_index_entry(value: &[u8]) -> Result<Pba, CodecError> {
     let mut reader = Reader::new(value);
     let pba = u64::from_le_bytes(reader.array()?);
     reader.end()?;

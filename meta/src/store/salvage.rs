@@ -424,10 +424,10 @@ fn successor(key: &[u8]) -> Vec<u8> {
 
 /// Opens what is there for reading, also if files have another size than the manifest says.
 fn open_leniently(dir: &Path) -> Result<DB, rocksdb::Error> {
-    let [(name, mut rows), (hints, of_hints)] = families(&RocksOptions::default());
+    let [(name, mut rows), (index, of_index)] = families(&RocksOptions::default());
     rows.set_paranoid_checks(false);
     let names = DB::list_cf(&rows, dir)?;
-    let mut families = vec![(name, rows.clone()), (hints, of_hints)];
+    let mut families = vec![(name, rows.clone()), (index, of_index)];
     families.retain(|(name, _)| names.iter().any(|known| known == name));
     DB::open_cf_with_opts_for_read_only(&rows, dir, families, false)
 }

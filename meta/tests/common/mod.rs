@@ -384,7 +384,7 @@ impl NaivePool {
             let new = if rng.random_bool(0.1) {
                 None
             } else {
-                Some(self.place(rng))
+                Some(self.refer(rng))
             };
             match new {
                 Some(NewBlock { pba, crc32c, .. }) => {
@@ -444,7 +444,7 @@ impl NaivePool {
     }
 
     /// A reference to a block with some content: one that has it, or a new one.
-    fn place(&mut self, rng: &mut impl RngCore) -> NewBlock {
+    fn refer(&mut self, rng: &mut impl RngCore) -> NewBlock {
         let (fingerprint, crc32c) = content(rng);
         let known = self
             .rows
@@ -467,7 +467,7 @@ impl NaivePool {
                         refcount: 1,
                         fingerprint,
                         crc32c,
-                        is_hinted: false,
+                        has_index_entry: false,
                     },
                 );
                 pba

@@ -147,7 +147,7 @@ fn the_last_record_that_the_store_has_stays_however_full_the_journal_gets() {
 
 #[test]
 fn a_journal_that_is_older_by_whole_laps_is_found_out() {
-    // Eight records make a lap, so that records of all laps lie at the same places.
+    // Eight records make a lap, so that records of all laps lie at the same offsets.
     let media = media(8 * 512);
     let mut journal = Journal::create(media.clone(), 1, SMALL).unwrap();
     let mut moments = Vec::new();

@@ -1,12 +1,12 @@
 //! Appends that are written side by side, and owners that do not know that they are deposed.
 //!
-//! Each story gives records their places in order, writes them in any order, and ends in a crash or in a take-over, after
+//! Each story reserves ranges for records in order, writes them in any order, and ends in a crash or in a take-over, after
 //! which the old owner goes on writing what it had in mind. What was told before is there afterwards, and nothing that
 //! nobody appended.
 
 use std::sync::Arc;
 
-use meta::{Checkpoint, Frames, Journal, MemoryMedia, Place, Position, Record};
+use meta::{Checkpoint, Frames, Journal, MemoryMedia, Position, Record, ReservedRange};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -25,11 +25,11 @@ enum Broken {
 /// An owner of the journal, and what it knows.
 struct Owner {
     journal: Journal,
-    /// Records that have a place, from `first` on.
+    /// Records that have a range, from `first` on.
     history: Vec<Record>,
     first: u64,
     /// Those that are to be written.
-    open: Vec<(Frames, Place)>,
+    open: Vec<(Frames, ReservedRange)>,
     /// Up to which record it has told somebody.
     told: u64,
     synced: u64,
@@ -52,12 +52,12 @@ impl Owner {
         let count = rng.random_range(1..3);
         let records: Vec<Record> = (0..count).map(|_| random_record(rng)).collect();
         let frames = Frames::encode(&records);
-        let Ok(place) = self.journal.reserve(&frames) else {
+        let Ok(range) = self.journal.reserve(&frames) else {
             return; // it is full
         };
         self.history.extend(records);
-        assert_eq!(place.last(), self.first + self.history.len() as u64 - 1);
-        self.open.push((frames, place));
+        assert_eq!(range.last(), self.first + self.history.len() as u64 - 1);
+        self.open.push((frames, range));
     }
 
     /// Writes some of what is to be written; false if the media refuses.
@@ -65,9 +65,9 @@ impl Owner {
         if self.open.is_empty() {
             return true;
         }
-        let (frames, place) = self.open.swap_remove(rng.random_range(0..self.open.len()));
-        let last = place.last();
-        let finished = self.journal.writer().write(frames, place);
+        let (frames, range) = self.open.swap_remove(rng.random_range(0..self.open.len()));
+        let last = range.last();
+        let finished = self.journal.writer().write(frames, range);
         let Ok(written) = self.journal.finish_append(finished) else {
             return false;
         };

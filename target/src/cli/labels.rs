@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use dedup::{described, rfc3339};
-use meta::{ChosenLabel, MetadataPart, PlaceKind};
+use meta::{ChosenLabel, LocationKind, MetadataPart};
 use serde_json::{Value, json};
 
 use super::{Outcome, print, print_json};
@@ -83,14 +83,14 @@ fn row(path: &Path, label: Result<&ChosenLabel, String>) -> Value {
     };
     let drive = found.label.drive;
     let opening = found.label.opening.as_ref().map(|opening| {
-        let places = opening.places.iter().map(|place| {
-            let part = match place.part {
+        let locations = opening.locations.iter().map(|location| {
+            let part = match location.part {
                 MetadataPart::Journal => "journal",
                 MetadataPart::Checkpoint => "checkpoint",
             };
-            match &place.at {
-                PlaceKind::Folder(path) => json!({"part": part, "kind": "folder", "path": path}),
-                PlaceKind::Other(kind, _) => json!({"part": part, "kind": kind}),
+            match &location.at {
+                LocationKind::Folder(path) => json!({"part": part, "kind": "folder", "path": path}),
+                LocationKind::Other(kind, _) => json!({"part": part, "kind": kind}),
             }
         });
         json!({
@@ -100,7 +100,7 @@ fn row(path: &Path, label: Result<&ChosenLabel, String>) -> Value {
             "machine": opening.machine,
             "pool_name": opening.pool_name,
             "drives": opening.drives,
-            "metadata": places.collect::<Vec<_>>(),
+            "metadata": locations.collect::<Vec<_>>(),
         })
     });
     json!({

@@ -360,7 +360,10 @@ fn a_write_that_is_dropped_on_its_way_into_the_journal_is_compared_as_any_other(
         hooks::hold_appends(true);
         {
             let mut write = pin!(pool.write(&volume, 20, &[33, 34, 35]));
-            assert!(stays_pending(&mut write), "its record has only a place");
+            assert!(
+                stays_pending(&mut write),
+                "its record has no more than its range of the journal"
+            );
         }
         hooks::hold_appends(false);
         assert_eq!(pool.read(&volume, 20, 3).await, [33, 34, 35]);

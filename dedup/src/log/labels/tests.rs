@@ -64,8 +64,8 @@ fn claim(drives: &[Arc<FaultDrive>], pool: &PoolLabels, epoch: u32) -> Result<Ve
     let (drives, buffers) = (list_of(drives), buffers());
     let claim = async {
         let labels = Labels::read(&drives, Some(pool), &buffers).await?;
-        let place = (&store(), Blocking::Inline);
-        labels.write(pool, epoch, place, &buffers).await
+        let store = (&store(), Blocking::Inline);
+        labels.write(pool, epoch, store, &buffers).await
     };
     claim.now_or_never().expect("nothing waits")
 }
@@ -144,8 +144,8 @@ fn a_power_cut_between_and_within_the_writes_of_labels_leaves_each_whole() {
                 let (all, pool, memory) = (list_of(&before), pool(3, 1), buffers());
                 let claim = async {
                     let labels = Labels::read(&all, Some(&pool), &memory).await?;
-                    let place = (&store(), Blocking::Inline);
-                    labels.write(&pool, 7, place, &memory).await
+                    let store = (&store(), Blocking::Inline);
+                    labels.write(&pool, 7, store, &memory).await
                 };
                 // The drive without power never answers.
                 assert!(claim.now_or_never().is_none());

@@ -1,4 +1,4 @@
-//! Where the rows of blocks lie: row pages, found by folders of a group of addresses, which lie in the chunks of a directory.
+//! Where the rows of blocks lie: row pages, found by folders of a group of addresses, which lie in the arrays of a directory.
 //!
 //! Rows, counts and new row pages change while several share the table; what is in the store only, and what leaves memory,
 //! changes while one has it alone (`&mut`).
@@ -14,8 +14,8 @@ use super::{BlockInfo, GROUP, IN_FLIGHT, ROW_PAGE};
 
 pub(super) const FOLDER_ROW_PAGES: usize = (GROUP / ROW_PAGE) as usize;
 
-/// Folders of a chunk of the directory: it takes 16 KiB.
-const CHUNK: usize = if cfg!(test) { 4 } else { 512 };
+/// Folders of an array of the directory: it takes 16 KiB.
+const FOLDERS: usize = if cfg!(test) { 4 } else { 512 };
 
 /// What is known of one physical block ([`BlockInfo`]).
 #[derive(Default)]
@@ -259,11 +259,11 @@ impl Folder {
     }
 }
 
-struct Chunk([Folder; CHUNK]);
+struct FolderArray([Folder; FOLDERS]);
 
 /// The folders of a table.
 pub(super) struct Directory {
-    chunks: Box<[OnceLock<Box<Chunk>>]>,
+    arrays: Box<[OnceLock<Box<FolderArray>>]>,
     /// One past the last folder that there ever was.
     end: AtomicU64,
     /// Folders with row pages in memory.
@@ -277,9 +277,9 @@ impl Directory {
     /// For so many addresses.
     pub(super) fn new(addresses: u64) -> Self {
         let folders = addresses.div_ceil(GROUP);
-        let chunks = (0..folders.div_ceil(CHUNK as u64)).map(|_| OnceLock::new());
+        let arrays = (0..folders.div_ceil(FOLDERS as u64)).map(|_| OnceLock::new());
         Self {
-            chunks: chunks.collect(),
+            arrays: arrays.collect(),
             end: AtomicU64::new(0),
             resident: AtomicU64::new(0),
         }
@@ -304,19 +304,19 @@ impl Directory {
 
     #[inline]
     pub(super) fn get(&self, number: usize) -> Option<&Folder> {
-        Some(&self.chunks.get(number / CHUNK)?.get()?.0[number % CHUNK])
+        Some(&self.arrays.get(number / FOLDERS)?.get()?.0[number % FOLDERS])
     }
 
     pub(super) fn get_mut(&mut self, number: usize) -> Option<&mut Folder> {
-        Some(&mut self.chunks.get_mut(number / CHUNK)?.get_mut()?.0[number % CHUNK])
+        Some(&mut self.arrays.get_mut(number / FOLDERS)?.get_mut()?.0[number % FOLDERS])
     }
 
     /// A folder of the table (checked where numbers come in), and a row page in it.
     #[inline]
     pub(super) fn page_or_new(&self, number: usize, at: usize) -> (&Folder, &RowPage) {
-        let chunk = self.chunks[number / CHUNK]
-            .get_or_init(|| Box::new(Chunk([const { Folder::new() }; CHUNK])));
-        let folder = &chunk.0[number % CHUNK];
+        let array = self.arrays[number / FOLDERS]
+            .get_or_init(|| Box::new(FolderArray([const { Folder::new() }; FOLDERS])));
+        let folder = &array.0[number % FOLDERS];
         let page = folder.page(at).unwrap_or_else(|| {
             self.end.fetch_max(number as u64 + 1, Ordering::AcqRel);
             let (page, is_new) = folder.page_or_new(at);

@@ -270,7 +270,7 @@ impl Shard {
         }
     }
 
-    /// Brings an entry back that once found this place taken, and so on from its place: what is looked
+    /// Brings an entry back that once found this slot taken, and so on from its slot: what is looked
     /// for in vain ends at the first bucket that nothing lies behind, and that stays near only so.
     fn close_gap(&mut self, mut gap: usize, mut slot: usize) {
         let mut at = gap;

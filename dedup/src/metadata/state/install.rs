@@ -133,7 +133,7 @@ impl State {
         }
     }
 
-    /// Contents that wait for their hints are mapped by a record.
+    /// Contents that wait for their index entries are mapped by a record.
     fn maps_waiting(&self, entries: &[MapEntry], record: u64) {
         if self.on_disk_index.is_waited() {
             for new in entries.iter().filter_map(MapEntry::new_block) {

@@ -742,7 +742,7 @@ impl LoadVisitor for Finish<'_> {
     }
 }
 
-/// The changes as the store takes them: all or none, with the journal's place.
+/// The changes as the store takes them: all or none, with the journal's position.
 fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Batch {
     let mut batch = Batch::checkpoint_only(next);
     batch.base_seq = checkpoint.position.seq;
@@ -761,7 +761,7 @@ fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Bat
                 let is_same_content =
                     before.as_ref().map(content_of) == after.as_ref().map(content_of);
                 let change = BlockChange {
-                    wants_hint: false,
+                    wants_index_entry: false,
                     delta: new - old,
                     // New content means that all old references go away first.
                     lowest: if is_same_content {

@@ -404,7 +404,7 @@ fn rows_of(
                         refcount: 1,
                         fingerprint: content.fingerprint,
                         crc32c: content.crc32c,
-                        is_hinted: false,
+                        has_index_entry: false,
                     };
                     blocks.insert(*pba, row);
                     Mapping {

@@ -339,8 +339,8 @@ fn blocks(
             refcount,
             fingerprint: content.fingerprint,
             crc32c: content.crc32c,
-            is_hinted: before.is_some_and(|before| {
-                before.is_hinted && before.fingerprint == content.fingerprint
+            has_index_entry: before.is_some_and(|before| {
+                before.has_index_entry && before.fingerprint == content.fingerprint
             }),
         }))
     };

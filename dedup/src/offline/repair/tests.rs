@@ -30,7 +30,7 @@ fn parts() -> (Parts, Arc<MemoryStore>) {
     };
     let mut batch = Batch::checkpoint_only(store.checkpoint().unwrap());
     let leak = BlockChange {
-        wants_hint: false,
+        wants_index_entry: false,
         delta: 1,
         lowest: 0,
         content: Some(BlockContent {

@@ -1,20 +1,20 @@
 //! Which of two ways acknowledges more: rounds that gather, or rounds that begin at once.
 //!
-//! One way is kept. Now and then the other one is tried for as many rounds, between two stretches of the same length in the way that is kept, and
+//! One way is kept. Now and then the other one is tried for as many rounds, between two periods of the same length in the way that is kept, and
 //! takes its place if it acknowledged more than both. The longer nothing changes, the more rarely it is tried. What hosts
-//! send may change at any time, so a stretch counts only if there was always something to do.
+//! send may change at any time, so a period counts only if there was always something to do.
 //!
-//! Guarantees: no more than one stretch of [`INTERVAL_MIN`] is in the way that is not kept.
+//! Guarantees: no more than one period of [`INTERVAL_MIN`] is in the way that is not kept.
 
 use std::time::Instant;
 
-/// Rounds of a stretch.
+/// Rounds of a period.
 const ROUNDS: u32 = 32;
 
 /// The first ones of them do not count: what is under way has to find its new order.
 const ROUNDS_BEFORE: u32 = 4;
 
-/// Stretches in the way that is kept, between two that try the other one.
+/// Periods in the way that is kept, between two that try the other one.
 const INTERVAL_MIN: u32 = 8;
 const INTERVAL_MAX: u32 = 128;
 
@@ -27,10 +27,10 @@ pub(super) struct Trial {
     gathers: bool,
     phase: Phase,
     interval: u32,
-    stretch: Stretch,
+    period: Period,
 }
 
-/// What the stretch is for. Rates are flushes acknowledged in a second.
+/// What the period is for. Rates are flushes acknowledged in a second.
 enum Phase {
     /// In the way that is kept, and so many follow.
     Kept(u32),
@@ -41,7 +41,7 @@ enum Phase {
 }
 
 #[derive(Default)]
-struct Stretch {
+struct Period {
     rounds: u32,
     /// The end of its rounds that do not count.
     began: Option<Instant>,
@@ -54,7 +54,7 @@ impl Default for Trial {
             gathers: true,
             phase: Phase::Kept(0),
             interval: INTERVAL_MIN,
-            stretch: Stretch::default(),
+            period: Period::default(),
         }
     }
 }
@@ -70,23 +70,23 @@ impl Trial {
 
     /// For a while there was nothing to do.
     pub(super) fn was_idle(&mut self) {
-        self.stretch = Stretch::default();
+        self.period = Period::default();
     }
 
     /// A round has acknowledged so many.
     pub(super) fn round(&mut self, acknowledged: u64, now: Instant) {
-        let stretch = &mut self.stretch;
-        stretch.rounds += 1;
-        match stretch.began {
-            None if stretch.rounds >= ROUNDS_BEFORE => stretch.began = Some(now),
+        let period = &mut self.period;
+        period.rounds += 1;
+        match period.began {
+            None if period.rounds >= ROUNDS_BEFORE => period.began = Some(now),
             None => {}
-            Some(_) => stretch.acknowledged += acknowledged,
+            Some(_) => period.acknowledged += acknowledged,
         }
-        if stretch.rounds < ROUNDS {
+        if period.rounds < ROUNDS {
             return;
         }
-        let rate = stretch.rate(now);
-        self.stretch = Stretch::default();
+        let rate = period.rate(now);
+        self.period = Period::default();
         self.next(rate);
     }
 
@@ -111,7 +111,7 @@ impl Trial {
     }
 }
 
-impl Stretch {
+impl Period {
     fn rate(&self, now: Instant) -> u128 {
         let took = self.began.map(|began| now.saturating_duration_since(began));
         let took = took.map_or(1, |took| took.as_nanos().max(1));

@@ -30,7 +30,7 @@ impl Standby {
         let ahead = self.ahead.as_mut().unwrap();
         match ahead.follow(&pool.areas(), &|| true).unwrap() {
             Followed::Changes(changes) => Some(changes),
-            Followed::Away(error) => panic!("{error}"),
+            Followed::Unreachable(error) => panic!("{error}"),
             Followed::Lost => {
                 self.ahead = None;
                 None
@@ -175,13 +175,13 @@ fn what_not_all_drives_have_is_not_followed_and_what_was_made_ahead_of_it_is_not
     assert_eq!(standby.follow(&pool), Some(1));
     // One of two has the change.
     let superblock = layout::Superblock::read(&*pool.areas[0]).unwrap().unwrap();
-    let place = standby.ahead.as_ref().unwrap().next();
+    let position = standby.ahead.as_ref().unwrap().next();
     let change = change::encode_settings(&setting("a", b"one of them"));
-    for (block, bytes) in log::frame(&superblock.layout, place, &change) {
+    for (block, bytes) in log::frame(&superblock.layout, position, &change) {
         pool.areas[0].write(block, bytes).wait().unwrap();
     }
     assert_eq!(standby.follow(&pool), Some(0));
-    // Another change is at that place in the end.
+    // Another change is at that position in the end.
     drop(open);
     let open = pool.open_with(&pool.areas_of(&[1]));
     open.store

@@ -87,13 +87,13 @@ fn a_change_that_is_out_of_its_order_is_not_imported() {
     open.store.apply(&batch(1, 3)).unwrap();
     let superblock = layout::Superblock::read(&*pool.areas[0]).unwrap().unwrap();
     let before = change::encode_batch(&batch(1, 3));
-    let place = log::Place {
+    let position = log::LogPosition {
         lineage: superblock.lineage,
         change: superblock.base_change + 2,
         block: superblock.log_start + log::frame_blocks(&before),
     };
     let payload = change::encode_batch(&batch(8, 3));
-    for (block, bytes) in log::frame(&superblock.layout, place, &payload) {
+    for (block, bytes) in log::frame(&superblock.layout, position, &payload) {
         pool.areas[0].write(block, bytes).wait().unwrap();
     }
     let told = pool.import(&[0]).unwrap_err();

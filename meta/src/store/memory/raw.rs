@@ -14,7 +14,7 @@ use crate::store::rows;
 use crate::types::{BlockRow, MapId, Mapping, Pba};
 
 impl MemoryStore {
-    /// Keys and values of all rows but hints, by their keys, as the store of this pool.
+    /// Keys and values of all rows but index entries, by their keys, as the store of this pool.
     pub(crate) fn rows(&self, pool: Uuid) -> Vec<(Vec<u8>, Vec<u8>)> {
         let state = self.lock();
         let version = match state.maps.is_empty() {
@@ -56,12 +56,12 @@ impl MemoryStore {
         all
     }
 
-    /// Whether another store has the same rows; hints are not compared.
+    /// Whether another store has the same rows; index entries are not compared.
     pub fn has_rows_of(&self, other: &Self) -> bool {
         self.rows(Uuid::nil()) == other.rows(Uuid::nil())
     }
 
-    /// The store of these rows, without hints.
+    /// The store of these rows, without index entries.
     ///
     /// # Errors
     /// One of them is none.

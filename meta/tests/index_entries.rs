@@ -1,4 +1,4 @@
-//! Hints, beside a plain model of them: they lead to blocks that are there, until those go.
+//! Index entries, beside a plain model of them: they lead to blocks that are there, until those go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ const CONTENTS: u8 = 6;
 #[derive(Default)]
 struct Rows {
     blocks: BTreeMap<Pba, BlockRow>,
-    hints: BTreeMap<Fingerprint, Pba>,
+    index: BTreeMap<Fingerprint, Pba>,
 }
 
 impl LoadVisitor for Rows {
@@ -31,8 +31,8 @@ impl LoadVisitor for Rows {
 
     fn map(&mut self, _volume: u32, _sub_block: u64, _mapping: Mapping) {}
 
-    fn hint(&mut self, fingerprint: Fingerprint, pba: Pba) {
-        self.hints.insert(fingerprint, pba);
+    fn index_entry(&mut self, fingerprint: Fingerprint, pba: Pba) {
+        self.index.insert(fingerprint, pba);
     }
 }
 
@@ -47,7 +47,7 @@ fn addresses() -> impl Iterator<Item = Pba> {
 struct Model {
     map: BTreeMap<u64, Pba>,
     blocks: BTreeMap<Pba, (u32, Fingerprint)>,
-    hints: BTreeMap<Fingerprint, Pba>,
+    index: BTreeMap<Fingerprint, Pba>,
 }
 
 impl Model {
@@ -96,22 +96,22 @@ impl Model {
         })
     }
 
-    /// The rows are what they are by now; hints were wanted for these blocks.
+    /// The rows are what they are by now; index entries were wanted for these blocks.
     fn stored(&mut self, wanted: impl Iterator<Item = Pba>, before: &BTreeMap<Pba, BlockRow>) {
         let is_same = |pba: &Pba| {
             let now = self.blocks.get(pba).map(|(_, fingerprint)| *fingerprint);
             now == before.get(pba).map(|row| row.fingerprint)
         };
-        self.hints.retain(|_, pba| is_same(pba));
+        self.index.retain(|_, pba| is_same(pba));
         let mut wanted: Vec<(Fingerprint, Pba)> = wanted
             .filter_map(|pba| Some((self.blocks.get(&pba)?.1, pba)))
             .filter(|(fingerprint, pba)| {
-                fingerprint.is_some() && self.hints.get(fingerprint) != Some(pba)
+                fingerprint.is_some() && self.index.get(fingerprint) != Some(pba)
             })
             .collect();
         wanted.sort_unstable();
         for (fingerprint, pba) in wanted {
-            self.hints.insert(fingerprint, pba);
+            self.index.insert(fingerprint, pba);
         }
     }
 }
@@ -122,7 +122,7 @@ fn rows_of(store: &dyn Store) -> Rows {
     rows
 }
 
-/// Batches with random wishes, and hints that are written between them.
+/// Batches with random wishes, and index entries that are written between them.
 fn compare(
     mut store: Box<dyn Store>,
     reopen: Option<&dyn Fn() -> Box<dyn Store>>,
@@ -132,7 +132,7 @@ fn compare(
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut model = Model::default();
     let mut seq = 1;
-    assert!(!store.has_hints().unwrap());
+    assert!(!store.has_index_entries().unwrap());
     for _ in 0..batches {
         let before = rows_of(&*store).blocks;
         if rng.random_bool(0.2) {
@@ -146,7 +146,7 @@ fn compare(
                 })
                 .collect();
             some.sort_unstable();
-            store.put_hints(&some).unwrap();
+            store.put_index_entries(&some).unwrap();
             model.stored(some.iter().map(|(pba, _)| *pba), &before);
         }
         let count = rng.random_range(1..8);
@@ -162,29 +162,29 @@ fn compare(
         let mut batch = BatchBuilder::from_records(&records, checkpoint).unwrap();
         let mut wanted = Vec::new();
         for (pba, change) in batch.blocks.iter_mut() {
-            change.wants_hint = rng.random();
-            wanted.extend(change.wants_hint.then_some(*pba));
+            change.wants_index_entry = rng.random();
+            wanted.extend(change.wants_index_entry.then_some(*pba));
         }
         store.apply(&batch).unwrap();
         model.stored(wanted.into_iter(), &before);
 
         let rows = rows_of(&*store);
-        assert_eq!(rows.hints, model.hints, "seed {seed}, record {seq}");
-        let hinted = rows.blocks.iter().filter(|(_, row)| row.is_hinted);
-        let hinted: BTreeSet<Pba> = hinted.map(|(pba, _)| *pba).collect();
+        assert_eq!(rows.index, model.index, "seed {seed}, record {seq}");
+        let entries = rows.blocks.iter().filter(|(_, row)| row.has_index_entry);
+        let entries: BTreeSet<Pba> = entries.map(|(pba, _)| *pba).collect();
         assert_eq!(
-            hinted,
-            model.hints.values().copied().collect(),
+            entries,
+            model.index.values().copied().collect(),
             "seed {seed}, record {seq}"
         );
-        assert_eq!(store.has_hints().unwrap(), !model.hints.is_empty());
+        assert_eq!(store.has_index_entries().unwrap(), !model.index.is_empty());
         let mut contents: Vec<_> = (0..CONTENTS + 2).map(|c| Fingerprint([c; 16])).collect();
         contents.push(*contents.choose(&mut rng).unwrap());
         let wanted: Vec<_> = contents
             .iter()
-            .map(|f| model.hints.get(f).copied())
+            .map(|f| model.index.get(f).copied())
             .collect();
-        assert_eq!(store.hints(&contents).unwrap(), wanted);
+        assert_eq!(store.index_entries(&contents).unwrap(), wanted);
         if let Some(open) = reopen.filter(|_| rng.random_bool(0.05)) {
             drop(store);
             store = open();
@@ -193,14 +193,14 @@ fn compare(
 }
 
 #[test]
-fn a_hint_leads_to_the_block_that_it_was_last_written_for_until_that_block_goes() {
+fn an_index_entry_leads_to_the_block_that_it_was_last_written_for_until_that_block_goes() {
     for seed in 0..40 {
         compare(Box::new(MemoryStore::new()), None, seed, 60);
     }
 }
 
 #[test]
-fn hints_on_disk_do_so_over_restarts() {
+fn index_entries_on_disk_do_so_over_restarts() {
     let root = tempfile::tempdir().unwrap();
     for seed in 0..4 {
         let dir = root.path().join(seed.to_string());

@@ -1,9 +1,9 @@
-//! What changes of a run concern, in the order of its numbers.
+//! The numbers that the entries of a batch name, in their order: sub-blocks of maps, or blocks.
 //!
-//! A write concerns mappings, and mostly blocks too, whose numbers follow each other. So what is sorted is
-//! stretches of such numbers, and places one by one only where stretches overlap.
+//! A write names mappings, and mostly blocks too, whose numbers follow each other. So what is sorted is
+//! runs of such numbers, and their occurrences one by one only where runs overlap.
 
-/// A number that places of the same kind have, and that others follow.
+/// A number that others follow.
 pub(crate) trait Number: Copy + Ord {
     /// The number so many behind it.
     fn plus(self, count: u32) -> Option<Self>;
@@ -54,13 +54,13 @@ impl Naming {
 
 /// A number that an entry names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<N> {
+pub(crate) struct Occurrence<N> {
     number: N,
     change: u32,
     naming: Naming,
 }
 
-impl<N> Place<N> {
+impl<N> Occurrence<N> {
     /// The index of the entry.
     pub(crate) fn entry(&self) -> usize {
         self.naming.entry() as usize
@@ -77,13 +77,13 @@ impl<N> Place<N> {
 
 /// Numbers that follow each other, named in the same way by entries that do.
 #[derive(Clone, Copy, Debug)]
-struct Stretch<N> {
+struct Run<N> {
     first: N,
     naming: Naming,
     count: u32,
 }
 
-impl<N: Number> Stretch<N> {
+impl<N: Number> Run<N> {
     /// The last number.
     fn last(&self) -> N {
         self.first.plus(self.count - 1).unwrap_or(self.first)
@@ -95,10 +95,10 @@ impl<N: Number> Stretch<N> {
         self.naming.0 + count == naming.0 && first.plus(count) == Some(number)
     }
 
-    /// Its places, without their changes.
-    fn places(&self) -> impl Iterator<Item = Place<N>> + '_ {
+    /// Its occurrences, without their changes.
+    fn occurrences(&self) -> impl Iterator<Item = Occurrence<N>> + '_ {
         (0..self.count).filter_map(|at| {
-            Some(Place {
+            Some(Occurrence {
                 number: self.first.plus(at)?,
                 change: 0,
                 naming: Naming(self.naming.0 + at),
@@ -107,25 +107,28 @@ impl<N: Number> Stretch<N> {
     }
 
     /// The same with their changes.
-    fn places_by_time<'a>(&'a self, changes: &'a [u32]) -> impl Iterator<Item = Place<N>> + 'a {
+    fn occurrences_by_time<'a>(
+        &'a self,
+        changes: &'a [u32],
+    ) -> impl Iterator<Item = Occurrence<N>> + 'a {
         let changes = &changes[self.naming.entry() as usize..][..self.count as usize];
-        let places = self.places().zip(changes);
-        places.map(|(place, change)| Place {
+        let occurrences = self.occurrences().zip(changes);
+        occurrences.map(|(occurrence, change)| Occurrence {
             change: *change,
-            ..place
+            ..occurrence
         })
     }
 }
 
 /// Numbers, in the order in which they were named.
 #[derive(Clone, Debug)]
-pub(crate) struct Stretches<N> {
-    all: Vec<Stretch<N>>,
+pub(crate) struct Runs<N> {
+    all: Vec<Run<N>>,
     /// The last ones of new and of old numbers.
     last: [usize; 2],
 }
 
-impl<N> Default for Stretches<N> {
+impl<N> Default for Runs<N> {
     fn default() -> Self {
         Self {
             all: Vec::new(),
@@ -134,34 +137,34 @@ impl<N> Default for Stretches<N> {
     }
 }
 
-impl<N: Number> Stretches<N> {
-    /// One number more. The entry has a place in memory: its index is below [`ENTRIES_MAX`].
+impl<N: Number> Runs<N> {
+    /// One number more. The entry is in memory: its index is below [`ENTRIES_MAX`].
     pub(crate) fn push(&mut self, number: N, entry: u32, side: Side) {
         let naming = Naming::new(entry, side);
         let last = &mut self.last[side as usize];
-        if let Some(stretch) = self.all.get_mut(*last)
-            && stretch.goes_on_with(number, naming)
+        if let Some(run) = self.all.get_mut(*last)
+            && run.goes_on_with(number, naming)
         {
-            stretch.count += 1;
+            run.count += 1;
             return;
         }
         *last = self.all.len();
-        self.all.push(Stretch {
+        self.all.push(Run {
             first: number,
             naming,
             count: 1,
         });
     }
 
-    /// Gives the places of each number; numbers rise. Of one number, they are in the order of the changes
+    /// Gives the occurrences of each number; numbers rise. Of one number, they are in the order of the changes
     /// that entries belong to (`changes` says which, for each entry); within a change, what is new comes first.
     pub(crate) fn by_number<E>(
         mut self,
         changes: &[u32],
-        mut each: impl FnMut(N, &[Place<N>]) -> Result<(), E>,
+        mut each: impl FnMut(N, &[Occurrence<N>]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.all.sort_unstable_by_key(|stretch| stretch.first);
-        let mut places = Vec::new();
+        self.all.sort_unstable_by_key(|run| run.first);
+        let mut occurrences = Vec::new();
         let mut rest = &self.all[..];
         while let Some(first) = rest.first() {
             let mut last = first.last();
@@ -173,18 +176,20 @@ impl<N: Number> Stretches<N> {
             let (together, later) = rest.split_at(count);
             rest = later;
             if let [alone] = together {
-                // Nobody asks when it was: each number has one place.
-                for place in alone.places() {
-                    each(place.number, &[place])?;
+                // Nobody asks when it was: each number occurs once.
+                for occurrence in alone.occurrences() {
+                    each(occurrence.number, &[occurrence])?;
                 }
                 continue;
             }
-            places.clear();
-            for stretch in together {
-                places.extend(stretch.places_by_time(changes));
+            occurrences.clear();
+            for run in together {
+                occurrences.extend(run.occurrences_by_time(changes));
             }
-            places.sort_unstable_by_key(|place| (place.number, place.change, place.naming));
-            for of_one in places.chunk_by(|a, b| a.number == b.number) {
+            occurrences.sort_unstable_by_key(|occurrence| {
+                (occurrence.number, occurrence.change, occurrence.naming)
+            });
+            for of_one in occurrences.chunk_by(|a, b| a.number == b.number) {
                 each(of_one[0].number, of_one)?;
             }
         }
@@ -203,14 +208,14 @@ mod tests {
     /// Of each number, in the order in which they count: change, whether it is old, entry.
     type Expected = BTreeMap<u64, Vec<(u32, bool, usize)>>;
 
-    fn seen(stretches: Stretches<u64>, changes: &[u32]) -> Expected {
+    fn seen(runs: Runs<u64>, changes: &[u32]) -> Expected {
         let mut seen = Expected::new();
         let mut last = None;
-        let done = stretches.by_number::<()>(changes, |number, places| {
-            let of_one = places.iter().map(|place| {
-                assert_eq!(place.number, number, "another's place");
-                let is_old = place.side() == Side::Old;
-                (changes[place.entry()], is_old, place.entry())
+        let done = runs.by_number::<()>(changes, |number, occurrences| {
+            let of_one = occurrences.iter().map(|occurrence| {
+                assert_eq!(occurrence.number, number, "another's occurrence");
+                let is_old = occurrence.side() == Side::Old;
+                (changes[occurrence.entry()], is_old, occurrence.entry())
             });
             assert!(last < Some(number), "numbers do not rise");
             last = Some(number);
@@ -223,34 +228,34 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_place_comes_once_by_its_number_and_then_by_its_time(
-            runs in prop::collection::vec((0..40_u64, 0..40_u64, 1..9_u32), 0..40),
+        fn every_occurrence_comes_once_by_its_number_and_then_by_its_time(
+            writes in prop::collection::vec((0..40_u64, 0..40_u64, 1..9_u32), 0..40),
         ) {
-            let mut stretches = Stretches::default();
+            let mut runs = Runs::default();
             let (mut changes, mut expected) = (Vec::new(), Expected::new());
-            for (change, (new, old, count)) in (0..).zip(runs) {
+            for (change, (new, old, count)) in (0..).zip(writes) {
                 let first = changes.len() as u32;
                 changes.extend((0..count).map(|_| change));
                 for (side, number) in [(Side::New, new), (Side::Old, old)] {
                     for at in 0..count {
                         let (number, entry) = (number + u64::from(at), first + at);
-                        stretches.push(number, entry, side);
-                        let place = (change, side == Side::Old, entry as usize);
-                        expected.entry(number).or_default().push(place);
+                        runs.push(number, entry, side);
+                        let occurrence = (change, side == Side::Old, entry as usize);
+                        expected.entry(number).or_default().push(occurrence);
                     }
                 }
             }
-            prop_assert_eq!(seen(stretches, &changes), expected);
+            prop_assert_eq!(seen(runs, &changes), expected);
         }
     }
 
     #[test]
     fn numbers_at_the_end_of_all_numbers_do_not_wrap() {
-        let mut stretches = Stretches::default();
+        let mut runs = Runs::default();
         for (entry, number) in (0..).zip([u64::MAX - 1, u64::MAX, 0, 1]) {
-            stretches.push(number, entry, Side::New);
+            runs.push(number, entry, Side::New);
         }
-        let seen = seen(stretches, &[0; 4]);
+        let seen = seen(runs, &[0; 4]);
         assert!(seen.into_keys().eq([0, 1, u64::MAX - 1, u64::MAX]));
     }
 }

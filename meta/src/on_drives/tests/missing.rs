@@ -1,4 +1,4 @@
-//! Drives that hold the metadata, and are away while the pool goes on without them.
+//! Drives that hold the metadata, and are missing while the pool goes on without them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -17,11 +17,11 @@ fn on_the_second() -> Pool {
 }
 
 #[test]
-fn a_drive_that_was_away_while_the_folder_went_on_alone_holds_nothing_when_it_comes_back() {
+fn a_drive_that_was_missing_while_the_folder_went_on_alone_holds_nothing_when_it_comes_back() {
     let pool = on_the_second();
     let open = pool.open_with(&[]);
     open.store.apply(&batch(2, 4)).unwrap();
-    open.store.put_settings(&setting("a", b"away")).unwrap();
+    open.store.put_settings(&setting("a", b"gone on")).unwrap();
     drop(open);
     let open = pool.open_with(&pool.areas_of(&[1]));
     assert!(open.copies.state().drives.is_empty(), "it lacks changes");
@@ -30,7 +30,7 @@ fn a_drive_that_was_away_while_the_folder_went_on_alone_holds_nothing_when_it_co
 }
 
 #[test]
-fn what_a_drive_holds_that_was_away_is_never_imported_beside_what_others_hold_since() {
+fn what_a_drive_holds_that_was_missing_is_never_imported_beside_what_others_hold_since() {
     let pool = on_the_second();
     // It had more changes than the other one gets.
     let open = pool.open_with(&pool.areas_of(&[1]));
@@ -49,7 +49,7 @@ fn what_a_drive_holds_that_was_away_is_never_imported_beside_what_others_hold_si
 }
 
 #[test]
-fn a_drive_that_is_away_during_an_import_goes_on_from_nothing_that_was_imported_without_it() {
+fn a_drive_that_is_missing_during_an_import_goes_on_from_nothing_that_was_imported_without_it() {
     let (mut pool, open) = Pool::joined(2);
     open.store.apply(&batch(1, 3)).unwrap();
     drop(open);
@@ -70,13 +70,13 @@ fn a_drive_that_is_away_during_an_import_goes_on_from_nothing_that_was_imported_
 }
 
 #[test]
-fn contents_can_be_given_hints_again_after_an_import() {
+fn contents_can_be_given_index_entries_again_after_an_import() {
     let (pool, open) = Pool::joined(1);
     open.store.apply(&batch(1, 3)).unwrap();
     let blocks = open.store.blocks(Pba(0), Pba(u64::MAX), 10).unwrap();
-    let hints = [(blocks[0].0, blocks[0].1.fingerprint)];
-    open.store.put_hints(&hints).unwrap();
-    // What is copied from here on says that there are hints, which stay in the folder.
+    let entries = [(blocks[0].0, blocks[0].1.fingerprint)];
+    open.store.put_index_entries(&entries).unwrap();
+    // What is copied from here on says that there are index entries, which stay in the folder.
     open.copies.leave(0).unwrap();
     open.copies.join(&pool.areas()).unwrap();
     let found = Importable::look(POOL, &pool.areas()).unwrap();
@@ -85,9 +85,12 @@ fn contents_can_be_given_hints_again_after_an_import() {
     found.write(&folder, found.identity()).unwrap();
     let store = RocksStore::open(&folder.join("metadata"), POOL, RocksOptions::default());
     let store = store.unwrap();
-    assert!(crate::check(&store).unwrap().hints_agree);
-    store.put_hints(&hints).unwrap();
-    assert_eq!(store.hints(&[hints[0].1]).unwrap(), [Some(hints[0].0)]);
+    assert!(crate::check(&store).unwrap().index_agrees);
+    store.put_index_entries(&entries).unwrap();
+    assert_eq!(
+        store.index_entries(&[entries[0].1]).unwrap(),
+        [Some(entries[0].0)]
+    );
 }
 
 #[test]
