@@ -31,7 +31,7 @@ const LOOKS: u32 = 20;
 
 /// A flush or discard may take so many times as long as a transfer: it waits for all that was written before. A flush may only
 /// as long as the drive answers reads meanwhile.
-const FLUSH_FACTOR: u32 = 10;
+pub const FLUSH_FACTOR: u32 = 10;
 
 /// Says whether the pool can go on without the drive with an index.
 type MayLeave = Box<dyn Fn(u16) -> bool + Send + Sync>;

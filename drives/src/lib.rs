@@ -42,7 +42,7 @@ use reactor::Buffer;
 
 pub use absent::AbsentDrive;
 pub use blocking::BlockingDrive;
-pub use bounded::{Answer, BoundedDrive, Bounds, Left, Permission, take_back};
+pub use bounded::{Answer, BoundedDrive, Bounds, FLUSH_FACTOR, Left, Permission, take_back};
 pub use content::{Content, content_of, wipe_signatures};
 pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};

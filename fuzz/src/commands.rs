@@ -37,6 +37,7 @@ pub(crate) fn entry(bytes: &[u8]) {
             AdminCommand::GetLbaStatus(command) => command.to_sqe(),
             AdminCommand::NamespaceManagement(command) => command.to_sqe(),
             AdminCommand::NamespaceAttachment(command) => command.to_sqe(),
+            AdminCommand::CrossControllerReset(command) => command.to_sqe(),
             AdminCommand::AsyncEventRequest
             | AdminCommand::KeepAlive
             | AdminCommand::Abort { .. } => sqe,

@@ -8,8 +8,8 @@ use nvme::identify::{
     encode_namespace_list,
 };
 use nvme::log::{
-    ChangedNamespaces, CommandEffects, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader,
-    ErrorLogEntry, FirmwareSlotLog, SmartLog, slice_page,
+    ChangedNamespaces, CommandEffects, ControllerResets, DISCOVERY_BYTES, DiscoveryEntry,
+    DiscoveryHeader, ErrorLogEntry, FirmwareSlotLog, SmartLog, slice_page,
 };
 use nvme::node_table::{DescriptionPiece, NodeEntries};
 use nvme::reservation::{ReservationNotification, ReservationReport};
@@ -96,6 +96,9 @@ pub(crate) fn log(bytes: &[u8]) {
     }
     if let Some(page) = CommandEffects::decode(bytes) {
         assert_eq!(CommandEffects::decode(&page.encode()[..]), Some(page));
+    }
+    if let Some(page) = ControllerResets::decode(bytes) {
+        assert_eq!(ControllerResets::decode(&page.encode()[..]), Some(page));
     }
     if let Some(log) = AnaLog::decode(bytes) {
         assert_eq!(AnaLog::decode(&log.encode(false)).as_ref(), Some(&log));

@@ -34,6 +34,7 @@ mod discovery;
 mod error;
 mod host;
 mod namespace;
+mod paths;
 
 pub use controller::{ConnectOptions, Controller};
 pub use discovery::discover;

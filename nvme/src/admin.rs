@@ -21,6 +21,8 @@ pub const OPCODE_NAMESPACE_MANAGEMENT: u8 = 0x0d;
 pub const OPCODE_NAMESPACE_ATTACHMENT: u8 = 0x15;
 /// Keep Alive.
 pub const OPCODE_KEEP_ALIVE: u8 = 0x18;
+/// Cross-Controller Reset (TP8028; Base 2.3, section 5.4.3).
+pub const OPCODE_CROSS_CONTROLLER_RESET: u8 = 0x38;
 
 /// An admin command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub enum AdminCommand {
     NamespaceManagement(NamespaceManagement),
     /// Attaches a namespace to controllers, or detaches it.
     NamespaceAttachment(NamespaceAttachment),
+    /// Resets another controller, which the host does not reach.
+    CrossControllerReset(CrossControllerReset),
     /// The host lives.
     KeepAlive,
     /// Asks to end a command early.
@@ -91,6 +95,35 @@ impl NamespaceAttachment {
         Sqe::new(OPCODE_NAMESPACE_ATTACHMENT)
             .with_nsid(self.nsid)
             .with_cdw(10, u32::from(self.select & 0xf))
+    }
+}
+
+/// Fields of Cross-Controller Reset (Base 2.3, section 5.4.3): the controller to reset, as its Identify page named it to its
+/// host. Dword 0 of the completion has [`Self::IMMEDIATE`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CrossControllerReset {
+    /// ICID: its controller identifier.
+    pub cntlid: u16,
+    /// CIU: its Controller Instance Uniquifier.
+    pub uniquifier: u8,
+    /// CIRN: its Controller Instance Random Number.
+    pub random: u64,
+}
+
+impl CrossControllerReset {
+    /// IRS, Immediate Reset Successful, in dword 0 of the completion: the reset is done.
+    pub const IMMEDIATE: u32 = 1 << 0;
+
+    /// The command as a host sends it.
+    #[must_use]
+    pub fn to_sqe(&self) -> Sqe {
+        Sqe::new(OPCODE_CROSS_CONTROLLER_RESET)
+            .with_cdw(
+                10,
+                u32::from(self.cntlid) | u32::from(self.uniquifier) << 16,
+            )
+            .with_cdw(12, self.random as u32)
+            .with_cdw(13, (self.random >> 32) as u32)
     }
 }
 
@@ -229,6 +262,11 @@ impl AdminCommand {
                 nsid: sqe.nsid(),
                 select: dword as u8 & 0xf,
             }),
+            OPCODE_CROSS_CONTROLLER_RESET => Self::CrossControllerReset(CrossControllerReset {
+                cntlid: dword as u16,
+                uniquifier: (dword >> 16) as u8,
+                random: u64::from(sqe.cdw(12)) | u64::from(sqe.cdw(13)) << 32,
+            }),
             OPCODE_KEEP_ALIVE => Self::KeepAlive,
             OPCODE_ABORT => Self::Abort {
                 sqid: dword as u16,
@@ -345,6 +383,7 @@ mod tests {
                 Ok(AdminCommand::SetFeatures(c)) => c.to_sqe(),
                 Ok(AdminCommand::NamespaceManagement(c)) => c.to_sqe(),
                 Ok(AdminCommand::NamespaceAttachment(c)) => c.to_sqe(),
+                Ok(AdminCommand::CrossControllerReset(c)) => c.to_sqe(),
                 _ => sqe,
             };
             prop_assert_eq!(AdminCommand::parse(&again), AdminCommand::parse(&sqe));

@@ -160,6 +160,9 @@ impl AsyncEventConfig {
     /// Bit 11: the ANA log changed.
     pub const ANA_CHANGE: Self = Self(1 << 11);
 
+    /// Bit 20: a Cross-Controller Reset has ended (TP8028, Base 2.3).
+    pub const CROSS_CONTROLLER_RESET: Self = Self(1 << 20);
+
     /// Bit 31: the discovery log changed.
     pub const DISCOVERY_CHANGE: Self = Self(1 << 31);
 
@@ -217,6 +220,9 @@ impl AsyncEvent {
 
     /// The discovery log changed; log 70h.
     pub const DISCOVERY_CHANGED: Self = Self::notice(0xf0, 0x70);
+
+    /// A Cross-Controller Reset has ended; log 1Eh tells how (TP8028, Base 2.3).
+    pub const CROSS_CONTROLLER_RESET_COMPLETED: Self = Self::notice(0xf4, 0x1e);
 
     /// The subsystem's reliability is compromised, or its media take no writes; log 02h.
     pub const RELIABILITY: Self = Self {

@@ -4,12 +4,17 @@
 //! Encoders write zeros wherever a field is not named here; decoders ignore those places, take any
 //! bytes without panicking, and give `None` for a page that is too short or contradicts itself.
 
+mod controller_resets;
 mod discovery;
 mod errors;
 mod persistent;
 mod supported;
 mod telemetry;
 
+pub use controller_resets::{
+    CONTROLLER_RESETS_BYTES, CONTROLLER_RESETS_MAX, ControllerReset, ControllerResetState,
+    ControllerResets, NO_CONTROLLER,
+};
 pub use discovery::{
     AddressFamily, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryEntryError, DiscoveryHeader,
     DiscoverySubtype, RdmaConnection, RdmaProvider, RdmaQueuePair, TRADDR_BYTES, TRSVCID_BYTES,
@@ -56,6 +61,8 @@ byte_enum! {
         FeatureEffects = 0x12,
         /// 13h: commands of the management interface, as [`CommandEffects`] without I/O commands.
         ManagementEffects = 0x13,
+        /// 1Eh: [`ControllerResets`].
+        ControllerResets = 0x1e,
         /// 70h: [`DiscoveryHeader`], then each [`DiscoveryEntry`].
         Discovery = 0x70,
         /// 80h: [`ReservationNotification`](crate::reservation::ReservationNotification).
@@ -418,7 +425,7 @@ mod tests {
         let known = (0..=u8::MAX)
             .filter_map(LogPage::from_u8)
             .collect::<Vec<_>>();
-        assert_eq!(known.len(), 14);
+        assert_eq!(known.len(), 15);
         for page in known {
             assert_eq!(LogPage::from_u8(u8::from(page)), Some(page));
         }

@@ -102,6 +102,12 @@ statuses! {
     COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
     /// 12Bh: these command sets cannot be enabled together.
     COMMAND_SET_COMBINATION_REJECTED = 0x12b, "I/O Command Set Combination Rejected";
+    /// 13Fh: a reset of this controller, which the host asked for before, is under way (Base 2.3, section 5.4.3).
+    CROSS_CONTROLLER_RESET_IN_PROGRESS = 0x13f, "Cross-Controller Reset In Progress";
+    /// 140h: the log page that a reset is told in has no room: the host has to read it first.
+    LOG_PAGE_FULL = 0x140, "Log Page Full";
+    /// 141h: as many resets as the controller announces are under way.
+    LIMIT_EXCEEDED = 0x141, "Limit Exceeded";
     /// 180h: the Connect record format is not supported.
     CONNECT_INCOMPATIBLE_FORMAT = 0x180, "Connect Incompatible Format";
     /// 181h: the controller or queue is busy; try again.

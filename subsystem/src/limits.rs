@@ -39,6 +39,11 @@ impl ControllerIds {
         }
     }
 
+    /// Whether it is one of them.
+    pub(crate) fn contains(self, id: u16) -> bool {
+        (self.first..=self.last).contains(&id)
+    }
+
     /// The one that comes after another; the first one after the last.
     pub(crate) fn after(self, id: u16) -> u16 {
         match (self.first..self.last).contains(&id) {
@@ -84,6 +89,8 @@ pub struct Limits {
     pub stall_timeout_short: Duration,
     /// The time to authenticate a queue, from its Connect or from the start of the exchange.
     pub auth_timeout: Duration,
+    /// Command Quiesce Time: how long after the loss of its host a controller may still work on commands, as hosts are told.
+    pub quiesce_time: Duration,
     /// The limit of open files, if it is the reason for fewer hosts or queues than by default.
     pub descriptors: Option<u64>,
     /// Failed authentications of a host at an address within `auth_failures_window`, after which its Connect
@@ -134,6 +141,8 @@ impl Default for Limits {
             stall_timeout: Duration::from_secs(30),
             stall_timeout_short: Duration::from_secs(2),
             auth_timeout: Duration::from_secs(60),
+            // As with the drives' usual bounds: a second for a transfer, and ten for a flush after it.
+            quiesce_time: Duration::from_secs(11),
             descriptors: None,
             auth_failures_max: 16,
             auth_failures_window: Duration::from_secs(60),

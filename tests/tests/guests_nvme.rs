@@ -561,6 +561,30 @@ fn a_host_with_two_paths_keeps_verifying_whatever_happens_to_one_of_them() {
     });
 }
 
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_host_resets_a_controller_by_another_one() {
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let path = folder.path().join("pool");
+        let arguments = ["--create", "1G", "--volume", "vol0=64M"];
+        let daemon = Daemon::start(&path, Some(network.name()), &arguments);
+        let spec = GuestSpec {
+            name: "resetter",
+            kernel: "6.12",
+            number: 0,
+            cpus: 1,
+            story: "cross_reset",
+            arguments: &[TARGET_V4],
+            limit_seconds: 300,
+            files: &[],
+        };
+        println!("{}", Guest::start(&network, &spec).finish(6 * MINUTE));
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+    });
+}
+
 /// A process that is killed when it is dropped.
 struct Process(Child);
 

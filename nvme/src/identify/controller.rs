@@ -68,6 +68,11 @@ layout! {
         130..132 => crdt2: u16,
         /// Command retry delay 3, in units of 100 ms.
         132..134 => crdt3: u16,
+        /// CIU, Controller Instance Uniquifier: with `cirn` it names this life of the controller (TP8028, Base 2.3); 0 where
+        /// Cross-Controller Reset is not supported.
+        135..136 => ciu: u8,
+        /// CIRN, Controller Instance Random Number; 0 as `ciu`.
+        136..144 => cirn: u64,
         /// Optional admin commands.
         256..258 => oacs: u16,
         /// Abort commands that may be in flight, 0's based.
@@ -162,6 +167,9 @@ layout! {
         1803..1804 => msdbd: u8,
         /// Optional Fabrics commands: bit 0 Disconnect.
         1804..1806 => ofcs: u16,
+        /// CCRL, Cross-Controller Reset Limit: resets that may be under way, of those that one controller was asked for
+        /// (TP8028, Base 2.3); 0 where there are none.
+        1807..1808 => ccrl: u8,
         /// Power states, of which the first 32 are sent; the first one is the most powerful.
         2048..3072 => power_states: Vec<PowerState> as power_states,
     }

@@ -1,8 +1,8 @@
 //! Commands as their figures lay out the 64 bytes: what this program sends as a host, and reads as a target.
 
 use nvme::admin::{
-    AdminCommand, GetFeatures, GetLogPage, Identify, NamespaceAttachment, NamespaceManagement,
-    SetFeatures,
+    AdminCommand, CrossControllerReset, GetFeatures, GetLogPage, Identify, NamespaceAttachment,
+    NamespaceManagement, SetFeatures,
 };
 use nvme::fabrics::{AuthTransfer, ConnectCommand, FabricsCommand};
 use nvme::io::{CopyFormat, IoCommand, LbaRange};
@@ -230,6 +230,12 @@ fn admin_commands_are_as_the_specification_lays_them_out() {
         nsid,
         select: NamespaceAttachment::DETACH,
     };
+    // ICID 15:0 and CIU 23:16 of CDW10, CIRN in CDW12 and 13.
+    let reset = CrossControllerReset {
+        cntlid: 0x1234,
+        uniquifier: 0x56,
+        random: 0x1122_3344_5566_7788,
+    };
     let create = NamespaceManagement::Create { csi: 0x12 };
     let delete = NamespaceManagement::Delete { nsid };
     for (command, sqe, golden) in [
@@ -287,6 +293,11 @@ fn admin_commands_are_as_the_specification_lays_them_out() {
             AdminCommand::NamespaceAttachment(attach),
             Some(attach.to_sqe()),
             entry(0x15, nsid, [1, 0, 0, 0, 0, 0]),
+        ),
+        (
+            AdminCommand::CrossControllerReset(reset),
+            Some(reset.to_sqe()),
+            entry(0x38, 0, [0x0056_1234, 0, 0x5566_7788, 0x1122_3344, 0, 0]),
         ),
         (
             AdminCommand::Abort {

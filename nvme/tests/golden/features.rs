@@ -80,6 +80,7 @@ fn values_of_features_are_as_the_specification_lays_them_out() {
     assert_eq!(AsyncEventConfig::NAMESPACE_ATTRIBUTE.0, 0x100);
     assert_eq!(AsyncEventConfig::FIRMWARE_ACTIVATION.0, 0x200);
     assert_eq!(AsyncEventConfig::ANA_CHANGE.0, 0x800);
+    assert_eq!(AsyncEventConfig::CROSS_CONTROLLER_RESET.0, 0x10_0000);
     assert_eq!(AsyncEventConfig::DISCOVERY_CHANGE.0, 0x8000_0000);
 
     // 0Eh: milliseconds in 47:0, synch in 48, origin in 51:49.

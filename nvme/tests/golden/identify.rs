@@ -80,6 +80,8 @@ fn identify_controller_is_as_the_specification_lays_it_out() {
         crdt1: page.u16(129, 128),
         crdt2: page.u16(131, 130),
         crdt3: page.u16(133, 132),
+        ciu: page.u8(135),
+        cirn: page.u64(143, 136),
         oacs: page.u16(257, 256),
         acl: page.u8(258),
         aerl: page.u8(259),
@@ -126,6 +128,7 @@ fn identify_controller_is_as_the_specification_lays_it_out() {
         fcatt: page.u8(1802),
         msdbd: page.u8(1803),
         ofcs: page.u16(1805, 1804),
+        ccrl: page.u8(1807),
         power_states: vec![
             power_state(&mut page, 2048),
             power_state(&mut page, 2080),

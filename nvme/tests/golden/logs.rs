@@ -3,7 +3,8 @@
 use nvme::Nqn;
 use nvme::ana::{AnaGroup, AnaLog, AnaState};
 use nvme::log::{
-    AddressFamily, COMMAND_EFFECTS_BYTES, ChangedNamespaces, CommandEffects, DISCOVERY_BYTES,
+    AddressFamily, COMMAND_EFFECTS_BYTES, CONTROLLER_RESETS_BYTES, ChangedNamespaces,
+    CommandEffects, ControllerReset, ControllerResetState, ControllerResets, DISCOVERY_BYTES,
     DiscoveryEntry, DiscoveryHeader, DiscoverySubtype, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry,
     FIRMWARE_SLOT_LOG_BYTES, FeatureEffects, FirmwareSlotLog, LogPage, PERSISTENT_EVENT_BYTES,
     PERSISTENT_HEADER_BYTES, PersistentEvent, PersistentEventHeader, PersistentEventType,
@@ -33,6 +34,7 @@ fn every_log_page_has_the_number_of_the_specification() {
         LogPage::PersistentEvent => 0x0d,
         LogPage::FeatureEffects => 0x12,
         LogPage::ManagementEffects => 0x13,
+        LogPage::ControllerResets => 0x1e,
         LogPage::Discovery => 0x70,
         LogPage::ReservationNotification => 0x80,
     };
@@ -133,6 +135,36 @@ fn firmware_slots_and_effects_are_as_the_specification_lays_them_out() {
     assert_eq!(SupportedLogPages::SUPPORTED, 0x1);
     assert_eq!(SupportedLogPages::INDEX_OFFSET, 0x2);
     assert_eq!(SupportedLogPages::ESTABLISH_AND_READ_HEADER, 0x1_0000);
+}
+
+#[test]
+fn resets_of_controllers_are_as_the_specification_lays_them_out() {
+    let mut page = Golden::new(CONTROLLER_RESETS_BYTES);
+    // NE 1:0; then entries of ICID 1:0, CIU 2, ACID 5:4, CCRS 6, CCRF 7.
+    page.set(0, 3);
+    let states = [
+        ControllerResetState::InProgress,
+        ControllerResetState::Successful,
+        ControllerResetState::Failed,
+    ];
+    let mut resets = Vec::new();
+    for (number, state) in states.into_iter().enumerate() {
+        let at = 8 + 8 * number;
+        resets.push(ControllerReset {
+            cntlid: page.u16(at + 1, at),
+            uniquifier: page.u8(at + 2),
+            alternate: page.u16(at + 5, at + 4),
+            state: number as u8,
+            flags: page.u8(at + 7),
+        });
+        page.set(at + 6, number as u8);
+        assert_eq!(resets[number].state(), Some(state));
+    }
+    let log = ControllerResets(resets);
+    page.is(&log.encode()[..]);
+    assert_eq!(ControllerResets::decode(&page.bytes), Some(log));
+    assert_eq!(ControllerReset::VALIDATED, 1);
+    assert_eq!(ControllerReset::INITIATED, 2);
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(crate) async fn run(command: &Command) -> Outcome {
             Ok(Success::result(u64::from(!aborted)))
         }
         AdminCommand::Abort { .. }
+        | AdminCommand::CrossControllerReset(_)
         | AdminCommand::GetLbaStatus(_)
         | AdminCommand::NamespaceManagement(_)
         | AdminCommand::NamespaceAttachment(_) => Err(Status::INVALID_OPCODE.with_dnr().into()),

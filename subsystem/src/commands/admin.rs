@@ -6,7 +6,9 @@
 use nvme::Status;
 use nvme::admin::AdminCommand;
 
-use super::{features, identify, lba_status, log_page, namespace_management};
+use super::{
+    cross_controller_reset, features, identify, lba_status, log_page, namespace_management,
+};
 use crate::connected_queue::command::{Command, Outcome, Success};
 use crate::queue::Queue;
 
@@ -21,6 +23,12 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
             Err(Status::INVALID_OPCODE.with_dnr().into())
         }
         AdminCommand::GetLbaStatus(get) => lba_status::run(command, get).await,
+        AdminCommand::CrossControllerReset(_) if command.queue.controller.is_discovery() => {
+            Err(Status::INVALID_OPCODE.with_dnr().into())
+        }
+        AdminCommand::CrossControllerReset(reset) => {
+            cross_controller_reset::run(command, reset).await
+        }
         AdminCommand::AsyncEventRequest => async_event_request(command).await,
         AdminCommand::KeepAlive => {
             // The timer was restarted when the command came in, as with every command.

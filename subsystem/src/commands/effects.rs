@@ -12,6 +12,8 @@ use nvme::reservation;
 
 /// It changes nothing but the controller's own state, or nothing at all.
 const CONTROLLER: u32 = CommandEffects::SUPPORTED | CommandEffects::CONTROLLER_SCOPE;
+/// It ends another controller, and changes nothing of its own.
+const OTHERS: u32 = CommandEffects::SUPPORTED;
 /// It reads what is in a namespace. No scope is told for I/O commands: Linux 6.1 complains about effects
 /// of theirs that it does not know.
 const READS: u32 = CommandEffects::SUPPORTED;
@@ -27,6 +29,7 @@ const ADMIN: &[(u8, u32)] = &[
     (admin::OPCODE_GET_FEATURES, CONTROLLER),
     (admin::OPCODE_ASYNC_EVENT_REQUEST, CONTROLLER),
     (admin::OPCODE_KEEP_ALIVE, CONTROLLER),
+    (admin::OPCODE_CROSS_CONTROLLER_RESET, OTHERS),
     (lba_status::OPCODE_GET_LBA_STATUS, CONTROLLER),
     (admin::OPCODE_NAMESPACE_MANAGEMENT, CONTROLLER),
     (admin::OPCODE_NAMESPACE_ATTACHMENT, CONTROLLER),

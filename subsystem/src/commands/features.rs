@@ -161,7 +161,9 @@ pub(crate) fn effects_page() -> FeatureEffects {
 pub(crate) fn supported_events(controller: &Controller) -> AsyncEventConfig {
     match controller.is_discovery() {
         true => AsyncEventConfig::DISCOVERY_CHANGE,
-        false => AsyncEventConfig::NAMESPACE_ATTRIBUTE.union(AsyncEventConfig::ANA_CHANGE),
+        false => AsyncEventConfig::NAMESPACE_ATTRIBUTE
+            .union(AsyncEventConfig::ANA_CHANGE)
+            .union(AsyncEventConfig::CROSS_CONTROLLER_RESET),
     }
 }
 

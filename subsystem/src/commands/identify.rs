@@ -31,6 +31,7 @@ use crate::connected_queue::DELAYS_100MS;
 use crate::connected_queue::command::{Command, Fault, Outcome};
 use crate::controller::Controller;
 use crate::controller::events::REQUESTS_MAX;
+use crate::controller::resets::RESETS_MAX;
 use crate::queue::Queue;
 
 /// Byte offsets in the command, for the error log.
@@ -396,6 +397,7 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
     // Zero is unknown (Base 2.0, figure 275).
     let space = target.engine().map(|engine| engine.summary());
     let space = space.map_or((0, 0), |space| (space.capacity_bytes, space.free_bytes));
+    let instance = controller.instance();
     IdentifyController {
         tnvmcap: u128::from(space.0),
         unvmcap: u128::from(space.1),
@@ -410,6 +412,10 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
         frmw: FRMW,
         lpa: LPA,
         pels: PELS,
+        ciu: instance.uniquifier,
+        cirn: instance.random,
+        ccrl: RESETS_MAX,
+        cqt: u16::try_from(limits.quiesce_time.as_millis()).unwrap_or(u16::MAX),
         sqes: 0x66,
         cqes: 0x44,
         nn: NAMESPACES_MAX,

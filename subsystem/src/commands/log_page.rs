@@ -169,6 +169,16 @@ impl<Q: Queue> Pages<Q> {
             make: |_, _| Ok(CommandEffects::default().encode().to_vec()),
         },
         Row {
+            page: LogPage::ControllerResets,
+            offered: Offered::Io,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |command, get| {
+                let mut resets = lock(&command.queue.controller.resets);
+                Ok(resets.read(get.retain_event).encode().to_vec())
+            },
+        },
+        Row {
             page: LogPage::Discovery,
             offered: Offered::Discovery,
             scope: Scope::Controller,

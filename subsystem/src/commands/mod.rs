@@ -5,6 +5,7 @@
 pub(crate) mod admin;
 pub(crate) mod admit;
 mod authentication;
+mod cross_controller_reset;
 mod effects;
 pub(crate) mod fabrics;
 mod features;

@@ -33,6 +33,8 @@ pub(crate) enum EventKind {
     NamespaceAttributeChanged,
     /// The state of an ANA group changed on this controller's path.
     AnaChanged,
+    /// A reset of another controller has ended, which was still under way when its command was answered.
+    ControllerResetCompleted,
     /// The discovery log page changed.
     DiscoveryLogChanged,
     /// The reservation notification log has an entry.
@@ -41,11 +43,12 @@ pub(crate) enum EventKind {
 
 impl EventKind {
     /// In the order in which they are reported when several are due.
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::SpareBelowThreshold,
         Self::Unreliable,
         Self::NamespaceAttributeChanged,
         Self::AnaChanged,
+        Self::ControllerResetCompleted,
         Self::DiscoveryLogChanged,
         Self::ReservationNotification,
     ];
@@ -62,6 +65,7 @@ impl EventKind {
             }
             Self::NamespaceAttributeChanged => AsyncEventConfig::NAMESPACE_ATTRIBUTE,
             Self::AnaChanged => AsyncEventConfig::ANA_CHANGE,
+            Self::ControllerResetCompleted => AsyncEventConfig::CROSS_CONTROLLER_RESET,
             Self::DiscoveryLogChanged => AsyncEventConfig::DISCOVERY_CHANGE,
             Self::ReservationNotification => return None,
         })
@@ -75,6 +79,7 @@ impl EventKind {
             Self::Unreliable => AsyncEvent::RELIABILITY,
             Self::NamespaceAttributeChanged => AsyncEvent::NAMESPACE_CHANGED,
             Self::AnaChanged => AsyncEvent::ANA_CHANGED,
+            Self::ControllerResetCompleted => AsyncEvent::CROSS_CONTROLLER_RESET_COMPLETED,
             Self::DiscoveryLogChanged => AsyncEvent::DISCOVERY_CHANGED,
             Self::ReservationNotification => AsyncEvent::RESERVATION,
         }
@@ -248,6 +253,7 @@ mod tests {
         for (kind, completion) in [
             (EventKind::NamespaceAttributeChanged, 0x0004_0002),
             (EventKind::AnaChanged, 0x000c_0302),
+            (EventKind::ControllerResetCompleted, 0x001e_f402),
             (EventKind::DiscoveryLogChanged, 0x0070_f002),
             (EventKind::SpareBelowThreshold, 0x0002_0201),
             (EventKind::Unreliable, 0x0002_0001),

@@ -7,10 +7,13 @@
 //! - The state machine of CC and CSTS follows NVM Express Base 2.0, section 3.5: a configuration that
 //!   cannot work raises the fatal status, a reset ends the I/O queues and waiting requests, a
 //!   shutdown makes data durable before it is reported complete.
+//! - A reset makes it another instance, at the moment when the queues of the one before begin to close.
 //! - `Controller::end` ends it in any state: it counts as ended at once, and is forgotten when its last command is done.
 
 pub(crate) mod events;
 pub(crate) mod features;
+pub(crate) mod instance;
+pub(crate) mod resets;
 pub(crate) mod saved_features;
 pub(crate) mod snapshots;
 mod subsystem;
@@ -35,8 +38,10 @@ use crate::counters::ControllerCounters;
 use crate::limits::{Limits, QueueLimits};
 use crate::lock::lock;
 use crate::reservation::Notifications;
-use events::Events;
+use events::{EventKind, Events};
 use features::FeatureState;
+use instance::Instance;
+use resets::{Awaited, Impacted, Resets};
 use saved_features::Values;
 use snapshots::Snapshots;
 pub use subsystem::{Host, Subsystem, SubsystemKind};
@@ -152,6 +157,8 @@ pub struct Controller {
     pub(crate) discovery: Mutex<Option<DiscoveryReading>>,
     pub(crate) reservations: Notifications,
     pub(crate) snapshots: Mutex<Snapshots>,
+    /// The resets of other controllers that its host asked it for.
+    pub(crate) resets: Mutex<Resets>,
     state: Mutex<State>,
     /// Its host has authenticated, or need not: other parts of the target take it into account.
     admitted: AtomicBool,
@@ -172,6 +179,7 @@ pub struct Controller {
 
 struct State {
     registers: Registers,
+    instance: Instance,
     kato_ms: u32,
     features: FeatureState,
     queues: BTreeMap<u16, Arc<QueueHandle>>,
@@ -226,8 +234,10 @@ impl Controller {
             discovery: Mutex::default(),
             reservations: Notifications::default(),
             snapshots: Mutex::default(),
+            resets: Mutex::default(),
             state: Mutex::new(State {
                 registers: Registers::default(),
+                instance: Instance::new(),
                 kato_ms: new.kato_ms,
                 features,
                 queues: BTreeMap::new(),
@@ -378,6 +388,9 @@ impl Controller {
         self.events.set_wanted(state.features.saved_events());
         self.reservations.reset();
         lock(&self.snapshots).clear();
+        lock(&self.resets).clear();
+        // The closing queues below are those of the instance before.
+        state.instance = state.instance.next();
         for queue in state.queues.values().filter(|queue| queue.qid != 0) {
             queue.close();
         }
@@ -389,6 +402,28 @@ impl Controller {
     /// Data is durable: the shutdown that the host asked for is complete.
     pub(crate) fn shutdown_complete(&self) {
         lock(&self.state).registers.shutdown_complete();
+    }
+
+    /// Which life of the controller this is.
+    pub(crate) fn instance(&self) -> Instance {
+        lock(&self.state).instance
+    }
+
+    /// Whether no command of this instance, which the controller has or had, can be under way on its I/O queues. The admin
+    /// queue goes with the controller.
+    pub(crate) fn has_ended(&self, instance: Instance) -> bool {
+        let state = lock(&self.state);
+        let mut queues = state.queues.values();
+        state.instance != instance && !queues.any(|queue| queue.qid != 0 && queue.is_closing())
+    }
+
+    /// What resets of other controllers waited for may have happened. The host is told of those that are over now.
+    pub(crate) fn settle_resets(&self, awaited: Awaited, is_over: impl Fn(&Impacted) -> bool) {
+        let mut over = lock(&self.resets).awaiting(awaited);
+        over.retain(is_over);
+        if !over.is_empty() && lock(&self.resets).ended(&over) {
+            self.events.raise(EventKind::ControllerResetCompleted);
+        }
     }
 
     /// Uses the feature values.
@@ -456,7 +491,7 @@ impl Controller {
         self.heard.is_silent(reactor::now(), self.keep_alive())
     }
 
-    /// Ends the association of a host that is silent. No connection may have told yet.
+    /// Ends the association of a host that is silent, or that asks for it elsewhere. No connection may have told yet.
     pub(crate) fn end_silent(&self) {
         self.fail();
         self.end();
@@ -509,7 +544,12 @@ impl Controller {
         {
             state.queues.remove(&handle.qid);
         }
+        drop(state);
         self.queue_detached.notify_waiters();
+        if !self.is_ending() {
+            // It may have been the last queue from before a reset. Of a controller that ends, all commands are waited for.
+            self.subsystem.settle_resets();
+        }
     }
 
     /// The queue of that identifier.

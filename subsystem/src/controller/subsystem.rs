@@ -7,6 +7,8 @@
 //! - A host that connects again is admitted only when none of its earlier, ended associations can still touch a volume:
 //!   a delayed write cannot overtake its own repetition. An association whose host was silent for longer than its keep-alive
 //!   timeout is over, by the clock, also if this machine stood still meanwhile: no command that comes after that begins.
+//! - A reset that one controller was asked to do to another one is over, and is told so, only when the last command of the other
+//!   one is done.
 //! - Controllers whose hosts have yet to authenticate take at most half of the places, shared between addresses
 //!   ([`fabric::admission`]).
 //! - Everything here is usable from every thread.
@@ -22,6 +24,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::Controller;
+use super::resets::{Awaited, Impacted};
 use crate::catalog::SubsystemConfig;
 use crate::limits::{ControllerIds, Limits};
 use crate::lock::lock;
@@ -91,7 +94,7 @@ pub struct Subsystem {
     registry: Mutex<Registry>,
     /// The controller that may use each private namespace.
     private: Mutex<BTreeMap<u32, u16>>,
-    /// Notified when a controller is removed.
+    /// Notified when a controller is removed, or a queue of one that stays.
     gone: Notify,
 }
 
@@ -199,6 +202,37 @@ impl Subsystem {
         registry.controllers.remove(&id);
         registry.give_place_back(id);
         drop(registry);
+        self.settle_resets();
+    }
+
+    /// The controller of that identifier, also one whose association has ended.
+    pub(crate) fn registered(&self, id: u16) -> Option<Arc<Controller>> {
+        lock(&self.registry).controllers.get(&id).cloned()
+    }
+
+    /// Whether no command of that controller is under way in this process.
+    pub(crate) fn is_over(&self, impacted: &Impacted) -> bool {
+        let present = self.registered(impacted.id);
+        present.is_none_or(|controller| controller.has_ended(impacted.instance))
+    }
+
+    /// Waits until no command of that controller is under way in this process.
+    pub(crate) async fn until_over(&self, impacted: &Impacted) {
+        loop {
+            let mut gone = std::pin::pin!(self.gone.notified());
+            gone.as_mut().enable();
+            if self.is_over(impacted) {
+                return;
+            }
+            gone.await;
+        }
+    }
+
+    /// Commands of some controller have ended: resets that waited for them are over.
+    pub(crate) fn settle_resets(&self) {
+        for controller in self.controllers() {
+            controller.settle_resets(Awaited::Commands, |impacted| self.is_over(impacted));
+        }
         self.gone.notify_waiters();
     }
 

@@ -3,6 +3,8 @@
 //! Guarantees:
 //! - A standby shows hosts the same subsystems, namespaces and lists as the node that serves the pool, as far as it has heard of
 //!   them, and does no command on a namespace: the path is inaccessible (ANA).
+//! - A reset of another node's controller that a host asked a standby for is over when the standby has taken the pool over, and not
+//!   before: until then nobody here knows what the other node does.
 //! - Hosts that are attached stay attached when this node takes the pool over. They are told after the paths are in force.
 
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use fabric::TransportAddress;
 use super::live_catalog::adopt;
 use super::{Target, add_transient_ports, own_name, restore_paths};
 use crate::catalog::{Catalog, PortConfig, SubsystemConfig, store};
+use crate::controller::resets::Awaited;
 use crate::controller::saved_features;
 use crate::describe::{Describe, Description};
 use crate::errors::Failure;
@@ -42,6 +45,14 @@ impl Target {
     /// What another node says of the pool.
     fn shown(&self) -> Arc<Description> {
         crate::lock::lock(&self.description).clone()
+    }
+
+    /// Proves, by a record on the drives that changes nothing, that no other node has taken the pool over.
+    ///
+    /// # Errors
+    /// This node is a standby, or the drives refuse the record.
+    pub(crate) async fn prove_owner(&self) -> Result<(), EngineError> {
+        self.engine()?.change_settings(Vec::new()).await
     }
 
     /// Whether this node serves the pool.
@@ -108,6 +119,10 @@ impl Target {
         let _ = self.engine.set(engine);
         self.publish(Some(catalog), None);
         self.follow_volumes();
+        // Opening the pool has shut out who had it before.
+        for controller in self.controllers() {
+            controller.settle_resets(Awaited::Pool, |_| true);
+        }
         Ok(())
     }
 

@@ -63,8 +63,11 @@ fn the_controller_announces_what_it_does_where_hosts_read_it() {
             let version = host.property(properties::VS, false).await.ok().result;
             assert_eq!(version, 0x0001_0400);
             let oacs = [if manages { 8 } else { 0 }, 2];
+            let whole = page(&host, 0x01, 0).await;
+            let random = whole[136..144].to_vec();
+            assert_ne!(random, [0; 8]);
             holds(
-                &page(&host, 0x01, 0).await,
+                &whole,
                 &[
                     (4, "SN", b"123456789abcdef01234"),
                     (24, "MN", &padded::<40>("Onefold")),
@@ -74,7 +77,11 @@ fn the_controller_announces_what_it_does_where_hosts_read_it() {
                     (77, "MDTS: 1 MiB", &[8]),
                     (78, "CNTLID", &host.cntlid.to_le_bytes()),
                     (80, "VER", &0x0001_0400_u32.to_le_bytes()),
-                    (92, "OAES: namespaces, ANA", &[0, 0b1001, 0, 0]),
+                    (
+                        92,
+                        "OAES: namespaces, ANA, resets of controllers",
+                        &[0, 0b1001, 0b1_0000, 0],
+                    ),
                     (
                         96,
                         "CTRATT: 128-bit host identifier, TBKAS",
@@ -84,6 +91,8 @@ fn the_controller_announces_what_it_does_where_hosts_read_it() {
                     (128, "CRDT1: 0.5 s", &[5, 0]),
                     (130, "CRDT2: 2 s", &[20, 0]),
                     (132, "CRDT3: 5 s", &[50, 0]),
+                    (135, "CIU: the first instance", &[1]),
+                    (136, "CIRN", &random),
                     (256, "OACS: Get LBA Status, Namespace Management", &oacs),
                     (258, "ACL: 4", &[3]),
                     (259, "AERL", &[AERL]),
@@ -102,6 +111,7 @@ fn the_controller_announces_what_it_does_where_hosts_read_it() {
                     (344, "ANAGRPMAX", &ANA_GROUPS.to_le_bytes()),
                     (348, "NANAGRPID", &ANA_GROUPS.to_le_bytes()),
                     (352, "PELS", &PELS.to_le_bytes()),
+                    (386, "CQT: 11 s", &11_000_u16.to_le_bytes()),
                     (512, "SQES, CQES", &[0x66, 0x44]),
                     (514, "MAXCMD", &MAXCMD.to_le_bytes()),
                     (516, "NN", &1024_u32.to_le_bytes()),
@@ -123,6 +133,7 @@ fn the_controller_announces_what_it_does_where_hosts_read_it() {
                     (1796, "IORCSZ: 16 bytes", &1_u32.to_le_bytes()),
                     (1803, "MSDBD", &[1]),
                     (1804, "OFCS: Disconnect", &[1, 0]),
+                    (1807, "CCRL", &[4]),
                 ],
             );
         }

@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
-use drives::{Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, MemoryDrive, Transferred};
+use drives::{Drive, MemoryDrive};
 use fabric::{Fetched, QueueInfo, TlsSession, Transport};
 use meta::{JournalMedia, MemoryMedia, MemoryStore, Store, VerifyPolicy};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
@@ -23,6 +23,8 @@ use subsystem::serve::serve_queue;
 use subsystem::target::{Pool, Target, TargetParts};
 use tokio::sync::oneshot;
 use uuid::Uuid;
+
+use crate::drive::{CountingDrive, Gate};
 
 /// CC as Linux writes it: IOSQES 6, IOCQES 4, EN.
 pub(crate) const CC_ENABLE: u64 = 0x0046_0001;
@@ -361,72 +363,8 @@ pub(crate) struct Lab {
     pub(crate) peer: Ipv4Addr,
     /// Writes that the drive was asked for, each of any number of blocks.
     pub(crate) drive_writes: Arc<AtomicUsize>,
-}
-
-/// A drive in memory that counts writes.
-struct CountingDrive {
-    memory: MemoryDrive,
-    writes: Arc<AtomicUsize>,
-}
-
-impl Drive for CountingDrive {
-    fn name(&self) -> &str {
-        self.memory.name()
-    }
-
-    fn blocks(&self) -> u64 {
-        self.memory.blocks()
-    }
-
-    fn read<'a>(
-        &'a self,
-        buffer: Buffer,
-        extents: &'a [Extent],
-    ) -> LocalBoxFuture<'a, Transferred> {
-        self.memory.read(buffer, extents)
-    }
-
-    fn write<'a>(
-        &'a self,
-        buffer: Buffer,
-        extents: &'a [Extent],
-    ) -> LocalBoxFuture<'a, Transferred> {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        self.memory.write(buffer, extents)
-    }
-
-    fn write_many<'a>(
-        &'a self,
-        buffers: Rc<Vec<Buffer>>,
-        extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        self.memory.write_many(buffers, extents)
-    }
-
-    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-        Box::pin(async {
-            // As for a real one, somebody waits for it, and may end there.
-            let mut has_waited = false;
-            std::future::poll_fn(|cx| match std::mem::replace(&mut has_waited, true) {
-                true => Poll::Ready(()),
-                false => {
-                    cx.waker().wake_by_ref();
-                    Poll::Pending
-                }
-            })
-            .await;
-            self.memory.flush().await
-        })
-    }
-
-    fn discard<'a>(
-        &'a self,
-        block: u64,
-        blocks: u64,
-    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-        self.memory.discard(block, blocks)
-    }
+    /// By which the drive hangs.
+    pub(crate) drive_gate: Arc<Gate>,
 }
 
 /// Runs a story on a reactor.
@@ -491,9 +429,11 @@ pub(crate) fn open_target(engine: &Arc<Engine>, limits: Limits) -> Arc<Target> {
 impl Lab {
     async fn new(limits: Limits) -> Self {
         let drive_writes = Arc::new(AtomicUsize::new(0));
+        let drive_gate = Arc::<Gate>::default();
         let drive: Arc<dyn Drive> = Arc::new(CountingDrive {
             memory: MemoryDrive::new(64 << 10),
             writes: drive_writes.clone(),
+            gate: drive_gate.clone(),
         });
         let journal: Arc<dyn JournalMedia> = Arc::new(MemoryMedia::new(32 << 20));
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -517,6 +457,7 @@ impl Lab {
             transport: Transport::Rdma,
             peer: Ipv4Addr::new(192, 0, 2, 7),
             drive_writes,
+            drive_gate,
         };
         lab.create_volume("vol0", VOLUME_BYTES, 4096).await;
         lab

@@ -11,6 +11,8 @@ mod bad_input;
 mod commands;
 mod conflicts;
 mod connect;
+mod cross_controller_reset;
+mod drive;
 mod every_command;
 mod harness;
 mod identity;

@@ -19,7 +19,7 @@ use crate::reservations::{acquire, registering};
 /// All namespaces.
 const EVERY: u32 = 0xffff_ffff;
 
-fn limits(node: u16) -> Limits {
+pub(crate) fn limits(node: u16) -> Limits {
     Limits {
         controller_ids: ControllerIds::of_node(node),
         ..Limits::default()
@@ -32,7 +32,7 @@ fn said(owner: &Target) -> Description {
     Description::decode(&bytes.expect("bytes")).expect("understood")
 }
 
-fn standby_of(owner: &Target) -> Arc<Target> {
+pub(crate) fn standby_of(owner: &Target) -> Arc<Target> {
     let description = said(owner);
     let parts = TargetParts {
         pool_uuid: description.pool,

@@ -139,7 +139,7 @@ fn what_hosts_may_take_has_defaults_and_an_option_each() {
     assert_eq!(limits("onefold serve"), usual);
     let line = "onefold serve --hosts 3 --io-queues 4 --queue-depth 64 --in-capsule 8k --queue-share 5 --host-share 6 \
                 --tcp-capsules 7M --rdma-capsules 8M --tcp-connections 9 --handshake-timeout 10 --stall-timeout 11 \
-                --stall-timeout-short 12 --rdma-shared-receives 13";
+                --stall-timeout-short 12 --rdma-shared-receives 13 --drive-timeout 2";
     let wanted = Limits {
         controllers: 3,
         io_queues: 4,
@@ -158,6 +158,7 @@ fn what_hosts_may_take_has_defaults_and_an_option_each() {
         queue_share: 5,
         host_share: 6,
         handshake_timeout: Duration::from_secs(10),
+        quiesce_time: Duration::from_secs(22),
         stall_timeout: Duration::from_secs(11),
         stall_timeout_short: Duration::from_secs(12),
         ..usual

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use drives::FLUSH_FACTOR;
 use subsystem::limits::{Limits, QueueLimits};
 
 use crate::size::parse_size;
@@ -119,6 +120,8 @@ impl BoundsArgs {
             handshake_timeout: self.handshake_timeout,
             stall_timeout: self.stall_timeout,
             stall_timeout_short: self.stall_timeout_short,
+            // A command that writes waits for a transfer, and for a flush after it.
+            quiesce_time: self.drive_timeout.saturating_mul(1 + FLUSH_FACTOR),
             ..usual
         }
     }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use nvme::features::{AsyncEvent, AsyncEventConfig};
+use nvme::log::{ControllerReset, ControllerResetState, ControllerResets, LogPage};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
 use tests::deaths::ThreeNodes;
-use tests::paths::{Writer, verify, with_volume, write_rounds};
+use tests::paths::{Paths, Writer, verify, with_controllers, with_volume, write_rounds};
 use tests::wait_for;
 
 use crate::offered::{Offered, text};
@@ -64,6 +66,53 @@ fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
         signs: &[],
     };
     nodes.die_on_the_way();
+}
+
+#[test]
+fn a_host_asks_a_standby_about_the_owner_that_died_and_hears_when_the_pool_is_taken_over() {
+    let offered = Offered::<2>::new(2, 170);
+    let [first, standby] = [0, 1].map(|at| offered.start(at));
+    standby.logs("the pool's folder is prepared", PATIENCE);
+    let listen = [&offered.listen[0], &offered.listen[1]].map(|listen| &**listen);
+    let owner = Pid::from_raw(first.pid().cast_signed()).expect("a child has a number");
+    with_controllers(&listen, async move |controllers| {
+        let [lost, there] = controllers else {
+            panic!("a controller for each node")
+        };
+        let volume = lost.namespace(1).await.expect("a volume");
+        let before = write_rounds(&Paths::one(volume), BLOCKS, 20, 0, |_| ()).await;
+        assert!(before.is_whole());
+        let asked = there.reset_other(lost.identify()).await;
+        assert!(!asked.expect("an answer"), "the owner may do anything");
+        let is = async |state: ControllerResetState| {
+            let page = there.log_page(LogPage::ControllerResets, 0, 4096).await;
+            let page = ControllerResets::decode(&page.expect("a page")).expect("a log");
+            let of_lost = |reset: &ControllerReset| reset.cntlid == lost.identify().cntlid;
+            let states = page.0.iter().filter(|reset| of_lost(reset));
+            let states: Vec<_> = states.map(ControllerReset::state).collect();
+            assert_eq!(states, [Some(state)]);
+        };
+        is(ControllerResetState::InProgress).await;
+        kill_process(owner, Signal::KILL).expect("it lives");
+        let wanted = AsyncEventConfig::CROSS_CONTROLLER_RESET;
+        let event = there.next_event(wanted, PATIENCE).await;
+        let completed = AsyncEvent::CROSS_CONTROLLER_RESET_COMPLETED;
+        assert_eq!(event.expect("an event"), completed);
+        is(ControllerResetState::Successful).await;
+        // From here on the host may repeat what it likes: nothing older comes after it.
+        let volume = there.namespace(1).await.expect("a volume");
+        let paths = Paths::one(volume);
+        verify(&paths, before).await;
+        let after = write_rounds(&paths, BLOCKS, 20, 20, |_| ()).await;
+        assert!(after.is_whole());
+        verify(&paths, after).await;
+        let again = there.reset_other(lost.identify()).await;
+        assert!(again.expect("an answer"), "this node has the pool");
+    });
+    first.kill_hard();
+    standby.prints("ready", PATIENCE);
+    assert!(standby.stop().success());
+    assert_consistent(&offered.pools[1]);
 }
 
 #[test]
