@@ -4,3 +4,4 @@ mod cluster;
 mod names;
 mod offered;
 mod standby;
+mod wrong_pool;
