@@ -1,6 +1,7 @@
 //! Several nodes offer one pool whose drives are on sleds (`onefold serve --join`), and hosts are attached to all of them.
 
 mod cluster;
+mod cut_off;
 mod kept;
 mod names;
 mod offered;
