@@ -73,8 +73,8 @@ fn a_node_with_the_folder_of_one_pool_and_the_drives_of_another_is_refused_and_c
         let said = Daemon::try_start(folder, None, &arguments);
         let said = said.expect_err("its folder has another pool");
         assert!(said.contains("exit status: 65"), "{said}");
-        let errors = said.lines().filter(|line| line.starts_with("onefold: "));
-        let error = errors.last().unwrap_or_default();
+        let mut errors = said.lines().filter(|line| line.starts_with("onefold: "));
+        let error = errors.next_back().unwrap_or_default();
         for words in [
             &format!("the folder has the pool {known}"),
             &format!("'{}' is a drive of the pool {found}", other.sleds[0].drive),
