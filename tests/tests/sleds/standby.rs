@@ -97,10 +97,12 @@ fn an_owner_that_slept_comes_back_as_a_standby_and_has_changed_nothing() {
     let line = sleeper.prints("standby", PATIENCE);
     assert!(line.contains(&listen[0]), "{line}");
     let log = sleeper.log();
-    assert!(
-        log.contains("another process has taken the drive over"),
-        "{log}"
-    );
+    // Who has slept for long sees first that no drive has answered it for five seconds.
+    let reasons = [
+        "another process has taken the drive over",
+        "another node waits for the pool",
+    ];
+    assert!(reasons.iter().any(|why| log.contains(why)), "{log}");
     with_volume(&at, async move |paths| verify(&paths, after).await);
     assert!(standby.stop().success());
     // It is the same process, and takes the pool as any standby does.
