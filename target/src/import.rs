@@ -487,6 +487,20 @@ fn read_all(
     Ok(named)
 }
 
+/// Looks whether drives that were named are of the pool in this node's folder. Blocks.
+///
+/// # Errors
+/// All that answer are of other pools: names both, and the remedy.
+pub(crate) fn check_pool(paths: &[PathBuf], known: Uuid) -> Result<(), Failure> {
+    let reactor = start_reactor()?;
+    let read = |path: &PathBuf| Named::to_read(&reactor, path.clone(), Some(AWAY_AFTER)).ok();
+    let mut named: Vec<Named> = paths.iter().filter_map(read).collect();
+    match named.is_empty() {
+        true => Ok(()),
+        false => keep_one_pool(&mut named, Some(known)).map(drop),
+    }
+}
+
 /// The drives on which the pool's metadata are, as those say that answer now; `None` if they are half of them or fewer: the others may
 /// know better. Blocks.
 ///

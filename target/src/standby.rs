@@ -18,7 +18,7 @@ use subsystem::errors::Failure;
 use uuid::Uuid;
 
 use crate::errors::{of_drive, of_meta};
-use crate::import::{Source, is_any_labelled};
+use crate::import::{Source, check_pool, is_any_labelled};
 use crate::nodes::{Node, blocking};
 use crate::opened_drive::ClaimedDrives;
 use crate::options::{DriveArg, drive_path};
@@ -171,6 +171,23 @@ pub(crate) fn prepare(request: &PoolRequest, ahead: Option<Ahead>) -> Result<Pre
         Failure::invalid(format!("'{}' is no path: {error}", request.dir.display()))
     })?;
     Preparing::start(dir, named(request)?, ahead)
+}
+
+/// Looks whether the pool of this node's folder is that of the drives, whose owner says that it is `offered`.
+///
+/// # Errors
+/// No drive that was named is of the folder's pool, or the folder cannot be read.
+pub(crate) async fn check_folder(request: &PoolRequest, offered: Uuid) -> Result<(), Failure> {
+    if !PoolDir::exists(&request.dir) {
+        return Ok(());
+    }
+    let known = PoolDir::read_identity(&request.dir).map_err(of_meta)?.uuid;
+    if known == offered {
+        return Ok(());
+    }
+    let drives = named(request)?;
+    let looked = tokio::task::spawn_blocking(move || check_pool(&drives, known)).await;
+    looked.map_err(|error| Failure::new(ErrorKind::Internal, error.to_string()))?
 }
 
 /// The drives that this node was told of.

@@ -3,13 +3,16 @@
 use std::{
     ffi::OsStr,
     fs::{self, File},
+    os::fd::AsFd,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU32, Ordering},
+    thread,
     time::Duration,
 };
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tempfile::TempDir;
 
 /// The target's address in every lab network.
@@ -103,6 +106,22 @@ impl Node {
         &self.address
     }
 
+    /// Runs something there: what it connects to, and the threads and programs that it starts, are on the node.
+    ///
+    /// # Panics
+    /// This needs root.
+    pub fn runs<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let enter = || {
+            let network =
+                File::open(Path::new("/run/netns").join(&self.name)).expect("it is there");
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(network.as_fd(), kind).expect("root may enter it");
+            work()
+        };
+        let ended = thread::scope(|scope| scope.spawn(enter).join());
+        ended.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
     /// Pulls its cable: nobody hears from it, or the other way round, until what is returned is dropped.
     ///
     /// # Panics
@@ -143,7 +162,7 @@ impl Node {
         let is_done = status.is_ok_and(|status| status.success());
         // A test that fails already says why.
         assert!(
-            is_done || std::thread::panicking(),
+            is_done || thread::panicking(),
             "'{program} {arguments}' failed on {}",
             self.name
         );
@@ -352,7 +371,7 @@ impl Guest {
                 "waited {limit:?} in vain for guest {name} {what}:\n{console}"
             );
             // A poll interval between looks at another machine.
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
         }
     }
 

@@ -47,11 +47,20 @@ pub(super) fn is_reached_by_all(path: &Path) -> bool {
     is_in_cluster(path) || path.to_str().is_some_and(RemoteAddress::is_meant)
 }
 
-/// Leaves out what is a drive of the pool no more, or of another pool; the pool. `known`: the one that is meant, if that is known.
+/// Leaves out what is a drive of the pool no more, or of another pool; the pool. `known`: that of this node's folder, which nothing
+/// of another pool may take the place of.
 pub(super) fn keep_one_pool(named: &mut Vec<Named>, known: Option<Uuid>) -> Result<Uuid, Failure> {
     let pools: Vec<Uuid> = named.iter().map(|one| one.label.drive.pool).collect();
     let Some(pool) = pool_among(&pools, known) else {
-        return pool_of(named);
+        return match (known, named.first()) {
+            (Some(known), Some(one)) => Err(Failure::invalid(format!(
+                "the folder has the pool {known}, and '{}' is a drive of the pool {}: name the drives of the folder's pool with --drive, \
+                 or another folder with --pool",
+                one.path.display(),
+                one.label.drive.pool
+            ))),
+            _ => pool_of(named),
+        };
     };
     named.retain(|one| {
         let is_its = one.label.drive.pool == pool;
@@ -66,11 +75,11 @@ pub(super) fn keep_one_pool(named: &mut Vec<Named>, known: Option<Uuid>) -> Resu
     Ok(pool)
 }
 
-/// Which pool is meant by drives of these: the one that is known, or the one of most of them.
+/// Which pool is meant by drives of these: the one that is known, or else the one of most of them.
 fn pool_among(pools: &[Uuid], known: Option<Uuid>) -> Option<Uuid> {
     let count = |pool: Uuid| pools.iter().filter(|other| **other == pool).count();
-    if let Some(known) = known.filter(|known| count(*known) > 0) {
-        return Some(known);
+    if let Some(known) = known {
+        return pools.contains(&known).then_some(known);
     }
     let most = pools.iter().copied().max_by_key(|pool| count(*pool))?;
     let is_only = |pool: &Uuid| *pool == most || count(*pool) < count(most);
@@ -112,7 +121,7 @@ mod tests {
         assert_eq!(pool_among(&[other, ours, other], Some(ours)), Some(ours));
         // Who has no folder, or that of a pool that is on none of them.
         assert_eq!(pool_among(&[ours, other], None), None);
-        assert_eq!(pool_among(&[other], Some(ours)), Some(other));
+        assert_eq!(pool_among(&[other], Some(ours)), None);
         assert_eq!(pool_among(&[], Some(ours)), None);
     }
 

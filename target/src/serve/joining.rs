@@ -31,7 +31,7 @@ use crate::output::print;
 use crate::pool::{OpenPool, PoolRequest};
 use crate::preparing::Preparing;
 use crate::signals::Signals;
-use crate::standby::{From, LOOK_INTERVAL, Verdict, Watch, prepare, take};
+use crate::standby::{From, LOOK_INTERVAL, Verdict, Watch, check_folder, prepare, take};
 
 /// How long a node waits before it tries again to take a pool that it could not take.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -209,6 +209,7 @@ impl Standby<'_> {
             }
         };
         let pool = description.pool;
+        check_folder(self.request, pool).await?;
         let pool = (Pool::Elsewhere(Box::new(description)), pool);
         let target = open_target(pool, false, self.wanted, self.limits)?;
         let front = Front::open(target, self.wanted.clone(), self.around);

@@ -27,6 +27,7 @@ mod moved_sleds;
 mod moves;
 mod nbd;
 mod nbft;
+mod no_librados;
 mod operate;
 mod pools;
 mod reliability;
