@@ -287,8 +287,8 @@ impl Directory {
 
     /// Memory that stays, whatever is evicted, in bytes: the folders.
     pub(super) fn fixed_bytes(&self) -> u64 {
-        let chunks = self.chunks.iter().filter(|chunk| chunk.get().is_some());
-        (size_of_val(&*self.chunks) + chunks.count() * size_of::<Chunk>()) as u64
+        let arrays = self.arrays.iter().filter(|array| array.get().is_some());
+        (size_of_val(&*self.arrays) + arrays.count() * size_of::<FolderArray>()) as u64
     }
 
     /// Memory of all folders for row pages, in bytes.
