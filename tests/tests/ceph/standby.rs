@@ -121,7 +121,6 @@ fn a_standby_takes_the_pool_over_when_its_owner_dies_and_no_command_of_a_host_fa
     assert_consistent(&offered.pools[takeovers % 2]);
 }
 
-/// Whether the node with this folder has the pool.
 #[test]
 fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
     let Some((ceph, _beside)) = cluster() else {
@@ -136,6 +135,21 @@ fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
         signs: &[HAS_DRIVE],
     };
     nodes.die_on_the_way();
+}
+
+#[test]
+fn another_node_goes_on_when_the_one_that_gives_the_pool_away_dies_on_the_way() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let offered = Offered::new(ceph, "given", [71, 72, 73]);
+    let nodes = ThreeNodes {
+        pools: &offered.pools,
+        listen: &offered.listen,
+        start: &|at| offered.start(at),
+        signs: &[HAS_DRIVE],
+    };
+    nodes.die_while_they_give();
 }
 
 #[test]
