@@ -3,6 +3,7 @@
 mod cluster;
 mod drives;
 mod full;
+mod kept;
 mod osds;
 mod standby;
 mod takeover;
