@@ -209,11 +209,54 @@ impl Ceph {
     /// # Panics
     /// The cluster does not say.
     pub fn blocklist(&self) -> usize {
+        self.shut_out_until().len()
+    }
+
+    /// Until when each client that is shut out is so.
+    ///
+    /// # Panics
+    /// The cluster does not say.
+    pub fn shut_out_until(&self) -> Vec<String> {
         let listed = self.ceph(&["osd", "blocklist", "ls", "--format", "json"]);
         // Addresses, and ranges of them in a list behind the first one.
         let lists = serde_json::Deserializer::from_slice(&listed);
         let lists = lists.into_iter::<Vec<serde_json::Value>>();
-        lists.map(|list| list.expect("a list").len()).sum()
+        let all = lists.flat_map(|list| list.expect("a list"));
+        let until = all.map(|entry| entry["until"].as_str().expect("a time").to_owned());
+        until.collect()
+    }
+
+    /// Has OSDs log what they answer, for [`refused_writes`](Self::refused_writes).
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn log_answers(&self) {
+        self.ceph(&["tell", "osd.*", "config", "set", "debug_ms", "1"]);
+    }
+
+    /// How many writes to a drive's objects OSDs refused, because they came from who was shut out.
+    ///
+    /// # Panics
+    /// The cluster's folder is gone.
+    pub fn refused_writes(&self, drive: &str) -> usize {
+        let folder = std::fs::read_dir(self.folder.path()).expect("the cluster's folder");
+        let logs = folder
+            .map(|file| file.expect("a file").path())
+            .filter(|path| {
+                let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+                name.starts_with("osd.") && name.ends_with(".log")
+            });
+        let is_one = |line: &&str| {
+            // ESHUTDOWN is what a client that is on the blocklist is answered.
+            ["osd_op_reply(", drive, "write", " = -108 "]
+                .iter()
+                .all(|words| line.contains(words))
+        };
+        let refused = logs.map(|log| {
+            let log = std::fs::read(log).expect("a log");
+            String::from_utf8_lossy(&log).lines().filter(is_one).count()
+        });
+        refused.sum()
     }
 }
 

@@ -73,7 +73,7 @@ fn content(block: u64, number: u64) -> Vec<u8> {
     words.collect()
 }
 
-/// Runs something with the volume behind an address.
+/// Runs something with the first volume behind an address.
 pub fn with_volume<T: Send + 'static>(
     listen: &str,
     run: impl AsyncFnOnce(Paths) -> T + Send + 'static,
@@ -242,6 +242,19 @@ impl Paths {
             }
             reactor::sleep(AGAIN).await;
         }
+    }
+
+    /// Whether so many blocks were never written to.
+    ///
+    /// # Panics
+    /// One cannot be read.
+    pub async fn is_empty(&self, blocks: u64) -> bool {
+        for block in 0..blocks {
+            if self.read(block).await.iter().any(|byte| *byte != 0) {
+                return false;
+            }
+        }
+        true
     }
 
     async fn read(&self, block: u64) -> Vec<u8> {
