@@ -22,7 +22,7 @@ install_packages btrfs-progs cryptsetup-bin dosfstools e2fsprogs fdisk xfsprogs
 install_qemu_utils
 install_packages libnbd-bin fio
 # A cluster for pools that live in one.
-install_packages ceph-common ceph-mon ceph-osd python3
+install_packages ceph-common ceph-mon ceph-osd faketime python3
 
 # step WORDS...: says what begins, and when.
 start=$SECONDS

@@ -4,8 +4,9 @@
 #   tests/lab/ceph.sh DIR [OSDS] [ADDRESS]
 #
 # Prints 'ready' when the pool 'pool' (three copies, or as many as there are OSDs) can be used, and ends the cluster when its
-# standard input ends. DIR has ceph.conf, the keyring of client.admin and of client.onefold (who may do what the guide says and no
-# more), and the numbers of the daemons' processes in NAME.pid.
+# standard input ends. The number of an OSD that ended, as a line of that input, puts a new and empty one in its place; 'ready' is
+# printed again when that one has its copies of everything. DIR has ceph.conf, the keyring of client.admin and of client.onefold
+# (who may do what the guide says and no more), and the numbers of the daemons' processes in NAME.pid.
 set -euo pipefail
 
 dir=$(realpath -m "$1")
@@ -23,11 +24,13 @@ fi
 mkdir -p "$dir"
 cd "$dir"
 
-daemons=()
+# Those that still run: another process may have the number of one that ended.
 end() {
-    if (( ${#daemons[@]} > 0 )); then
-        kill -KILL "${daemons[@]}" 2> /dev/null || true
-        wait "${daemons[@]}" 2> /dev/null || true
+    local running
+    mapfile -t running < <(jobs -pr)
+    if (( ${#running[@]} > 0 )); then
+        kill -KILL "${running[@]}" 2> /dev/null || true
+        wait "${running[@]}" 2> /dev/null || true
     fi
 }
 trap end EXIT
@@ -82,7 +85,6 @@ start() {
     shift
     # Its messages are in its log.
     "$@" -f > "$name.out" 2>&1 < /dev/null &
-    daemons+=($!)
     echo $! > "$name.pid"
 }
 ceph-mon -c ceph.conf --mkfs -i a --monmap monmap --keyring keyring
@@ -90,12 +92,48 @@ start mon.a ceph-mon -c ceph.conf -i a
 ceph() {
     timeout 120 "$(type -P ceph)" -c "$dir/ceph.conf" "$@"
 }
-for (( i = 0; i < osds; i++ )); do
+# new_osd NUMBER: an empty one.
+new_osd() {
+    local number=$1 uuid
     uuid=$(cat /proc/sys/kernel/random/uuid)
-    mkdir -p "osd.$i"
-    ceph osd new "$uuid" "$i" > /dev/null
-    ceph-osd -c ceph.conf -i "$i" --mkfs --osd-uuid "$uuid" > "osd.$i.out" 2>&1
-    start "osd.$i" ceph-osd -c ceph.conf -i "$i"
+    mkdir -p "osd.$number"
+    ceph osd new "$uuid" "$number" > /dev/null
+    ceph-osd -c ceph.conf -i "$number" --mkfs --osd-uuid "$uuid" > "osd.$number.out" 2>&1
+    start "osd.$number" ceph-osd -c ceph.conf -i "$number"
+}
+# until_whole: every placement group has all its copies. Its primary OSD says so: there is no manager. Debian's own Python has the module.
+until_whole() {
+    timeout 120 /usr/bin/python3 - "$dir/ceph.conf" << 'PYTHON'
+import json, rados, sys, time
+
+def state(cluster, group):
+    asked = json.dumps({"prefix": "query", "pgid": group})
+    return json.loads(cluster.pg_command(group, asked, b"")[1])["state"]
+
+with rados.Rados(conffile=sys.argv[1], name="client.admin") as cluster:
+    pool = cluster.pool_lookup("pool")
+    for group in (f"{pool}.{number:x}" for number in range(16)):
+        while state(cluster, group) != "active+clean":
+            time.sleep(0.1)
+PYTHON
+}
+# replace_osd NUMBER: as an administrator does. The new one has the key of the old one.
+replace_osd() {
+    local number=$1
+    ceph osd down "$number" 2> /dev/null
+    ceph auth export "osd.$number" > "osd.$number.key" 2> /dev/null
+    # What the manager has `osd destroy` do in the end.
+    ceph osd destroy-actual "$number" --yes-i-really-mean-it 2> /dev/null
+    rm -rf "osd.$number"
+    ceph auth import -i "osd.$number.key" 2> /dev/null
+    new_osd "$number"
+    until ceph osd dump | grep -q "^osd\.$number up"; do
+        sleep 0.2
+    done
+    until_whole
+}
+for (( i = 0; i < osds; i++ )); do
+    new_osd "$i"
 done
 ceph osd pool create pool 16 > /dev/null 2>&1
 ceph osd pool application enable pool onefold > /dev/null 2>&1
@@ -103,4 +141,7 @@ ceph osd pool application enable pool onefold > /dev/null 2>&1
 timeout 120 "$(type -P rados)" -c ceph.conf -p pool put probe monmap
 timeout 120 "$(type -P rados)" -c ceph.conf -p pool rm probe
 echo ready
-cat > /dev/null
+while read -r number; do
+    replace_osd "$number"
+    echo ready
+done

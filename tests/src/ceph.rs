@@ -1,10 +1,10 @@
 //! A Ceph cluster for stories: real daemons, with their data in memory.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::daemon::in_network;
@@ -18,6 +18,24 @@ pub struct Ceph {
     network: Option<String>,
     folder: tempfile::TempDir,
     process: Child,
+    orders: Mutex<Orders>,
+}
+
+/// What is said to the cluster's script, and what it answers.
+#[derive(Debug)]
+struct Orders {
+    /// The cluster ends when there is nobody who may give any.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Orders {
+    /// Whether it says that the cluster can be used.
+    fn is_ready(&mut self) -> bool {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line.trim() == "ready"
+    }
 }
 
 impl Ceph {
@@ -48,21 +66,28 @@ impl Ceph {
             .stdout(Stdio::piped())
             .spawn()
             .expect("bash");
-        let mut line = String::new();
         let output = process.stdout.take().expect("it is piped");
-        BufReader::new(output).read_line(&mut line).expect("text");
+        let orders = Orders {
+            input: process.stdin.take(),
+            output: BufReader::new(output),
+        };
         let ceph = Self {
             network: network.map(str::to_owned),
             folder,
             process,
+            orders: Mutex::new(orders),
         };
-        if line.trim() == "ready" {
+        if ceph.orders().is_ready() {
             return Some(ceph);
         }
         let must_run = std::env::var("CI").is_ok_and(|ci| ci == "true");
         assert!(!must_run, "there is no cluster; test.sh installs Ceph");
         eprintln!("skipped: Ceph is not installed, or does not run here");
         None
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -90,6 +115,17 @@ impl Ceph {
     pub fn kill(&self, daemon: &str) {
         let process = self.process_of(daemon);
         rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("it lives");
+    }
+
+    /// Puts a new and empty OSD in the place of one that was killed. Returns when it has its copies of everything.
+    ///
+    /// # Panics
+    /// It gets none.
+    pub fn replace_osd(&self, number: u32) {
+        let mut orders = self.orders();
+        let input = orders.input.as_mut().expect("the cluster runs");
+        writeln!(input, "{number}").expect("its script listens");
+        assert!(orders.is_ready(), "the cluster has no new OSD {number}");
     }
 
     /// Lets all OSDs that live stand still until what is returned is dropped.
@@ -173,11 +209,54 @@ impl Ceph {
     /// # Panics
     /// The cluster does not say.
     pub fn blocklist(&self) -> usize {
+        self.shut_out_until().len()
+    }
+
+    /// Until when each client that is shut out is so.
+    ///
+    /// # Panics
+    /// The cluster does not say.
+    pub fn shut_out_until(&self) -> Vec<String> {
         let listed = self.ceph(&["osd", "blocklist", "ls", "--format", "json"]);
         // Addresses, and ranges of them in a list behind the first one.
         let lists = serde_json::Deserializer::from_slice(&listed);
         let lists = lists.into_iter::<Vec<serde_json::Value>>();
-        lists.map(|list| list.expect("a list").len()).sum()
+        let all = lists.flat_map(|list| list.expect("a list"));
+        let until = all.map(|entry| entry["until"].as_str().expect("a time").to_owned());
+        until.collect()
+    }
+
+    /// Has OSDs log what they answer, for [`refused_writes`](Self::refused_writes).
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn log_answers(&self) {
+        self.ceph(&["tell", "osd.*", "config", "set", "debug_ms", "1"]);
+    }
+
+    /// How many writes to a drive's objects OSDs refused, because they came from who was shut out.
+    ///
+    /// # Panics
+    /// The cluster's folder is gone.
+    pub fn refused_writes(&self, drive: &str) -> usize {
+        let folder = std::fs::read_dir(self.folder.path()).expect("the cluster's folder");
+        let logs = folder
+            .map(|file| file.expect("a file").path())
+            .filter(|path| {
+                let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+                name.starts_with("osd.") && name.ends_with(".log")
+            });
+        let is_one = |line: &&str| {
+            // ESHUTDOWN is what a client that is on the blocklist is answered.
+            ["osd_op_reply(", drive, "write", " = -108 "]
+                .iter()
+                .all(|words| line.contains(words))
+        };
+        let refused = logs.map(|log| {
+            let log = std::fs::read(log).expect("a log");
+            String::from_utf8_lossy(&log).lines().filter(is_one).count()
+        });
+        refused.sum()
     }
 }
 
@@ -194,7 +273,7 @@ impl Drop for StandsStill<'_> {
 impl Drop for Ceph {
     fn drop(&mut self) {
         // It ends the daemons when there is nobody any more who writes to it.
-        drop(self.process.stdin.take());
+        drop(self.orders().input.take());
         let _ = self.process.wait();
     }
 }

@@ -150,6 +150,18 @@ fn on_machine(
     Some(unshare)
 }
 
+/// Becomes a program whose clock is so much off ($0), but for the one that only goes on. What the library shares lies in a folder that
+/// ends with the program.
+const WITH_CLOCK: &str = r#"
+  mount -t tmpfs none /dev/shm || exit
+  exec env LD_PRELOAD='/usr/$LIB/faketime/libfaketimeMT.so.1' FAKETIME="$0" FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1 "$@""#;
+
+/// Whether programs can have another clock.
+fn can_have_clock() -> bool {
+    let asked = Command::new("faketime").arg("--version").output();
+    can_be_elsewhere() && asked.is_ok_and(|output| output.status.success())
+}
+
 impl Daemon {
     /// Starts `onefold serve --pool POOL ARGUMENTS...` and waits for its `ready` line.
     ///
@@ -196,6 +208,27 @@ impl Daemon {
         let mut daemon = Self::start_by(program, pool, namespace, arguments);
         daemon.is_elsewhere = is_elsewhere;
         daemon
+    }
+
+    /// [`Daemon::start_elsewhere`] on a machine whose clock is off, such as `+400d`; `None` where that is not possible.
+    ///
+    /// # Panics
+    /// As [`Daemon::start`], or where `CI=true` and it is not possible.
+    pub fn start_with_clock(offset: &str, pool: &Path, arguments: &[&str]) -> Option<Self> {
+        if !can_have_clock() {
+            let must_run = std::env::var("CI").is_ok_and(|ci| ci == "true");
+            assert!(!must_run, "no clock can be off; test.sh installs faketime");
+            eprintln!("skipped: faketime is not installed, or may not be used");
+            return None;
+        }
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--mount", "--fork", "--kill-child"]);
+        unshare
+            .args(["sh", "-c", WITH_CLOCK, offset])
+            .arg(program());
+        let mut daemon = Self::start_by(unshare, pool, None, arguments);
+        daemon.is_elsewhere = true;
+        Some(daemon)
     }
 
     /// [`Daemon::start_elsewhere`] on a machine of that name, which targets know by another one too; `None` where that is not permitted.

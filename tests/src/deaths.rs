@@ -1,10 +1,11 @@
-//! Nodes of one pool that die while they take it.
+//! Nodes of one pool that die while they take it, or give it away.
 
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::thread;
 use std::time::Duration;
 
-use crate::daemon::{Daemon, assert_consistent, onefold};
+use crate::daemon::{Daemon, assert_consistent, onefold, text_of};
 use crate::paths::Writer;
 use crate::wait_for;
 
@@ -20,6 +21,9 @@ const STEPS: u32 = 20;
 
 /// Steps from one pair of turns to the next: many turns meet every moment, and a few meet early and late ones.
 const STRIDE: u32 = 7;
+
+/// As [`STEP`], of the node that gives the pool away; at the last ones another node has it.
+const GIVING_STEP: Duration = Duration::from_millis(50);
 
 /// Three nodes that offer one pool.
 pub struct ThreeNodes<'a> {
@@ -41,17 +45,23 @@ fn serves(pool: &Path) -> bool {
     onefold(&["status", "--pool", text(pool)]).status.success()
 }
 
+/// The nodes that run.
+type Running = [Option<Daemon>; 3];
+
+/// How many times a node dies. Many are for who has an evening.
+fn turns() -> u32 {
+    let turns = std::env::var("ONEFOLD_TAKEOVERS").ok();
+    turns.map_or(2, |count| count.parse().expect("a number"))
+}
+
 impl ThreeNodes<'_> {
     /// The owner is killed, or told to move the pool, and the node that takes it is killed on the way, each time at another moment. A host
     /// that is attached to all of them goes on each time, and finds all that was acknowledged. The first one has the pool. `ONEFOLD_TAKEOVERS`
     /// says how many turns, without it there are two.
     pub fn die_on_the_way(&self) {
-        // Many turns are for who has an evening.
-        let turns = std::env::var("ONEFOLD_TAKEOVERS").ok();
-        let turns: u32 = turns.map_or(2, |count| count.parse().expect("a number"));
-        let mut nodes = [0, 1, 2].map(|at| Some((self.start)(at)));
+        let mut nodes: Running = [0, 1, 2].map(|at| Some((self.start)(at)));
         let mut owner = 0;
-        for turn in 0..turns {
+        for turn in 0..turns() {
             let before = [0, 1, 2].map(|at| self.takes(at));
             let writer = Writer::start(self.listen);
             let dead = (turn % 2 == 0).then_some(owner);
@@ -60,12 +70,7 @@ impl ThreeNodes<'_> {
                     nodes[dead].take().expect("it has the pool").kill_hard();
                     None
                 }
-                None => {
-                    let pool = self.pools[owner].clone();
-                    Some(thread::spawn(move || {
-                        onefold(&["pool", "move", "--pool", text(&pool)])
-                    }))
-                }
+                None => Some(self.begin_move(owner)),
             };
             let taker = || (0..3).find(|at| *at != owner && self.takes(*at) > before[*at]);
             let taker = wait_for("another node to take the pool", PATIENCE, taker);
@@ -78,16 +83,61 @@ impl ThreeNodes<'_> {
                 // What it says depends on when the other node died.
                 moving.join().expect("the command ends");
             }
-            owner = (0..3)
-                .find(|at| nodes[*at].is_some() && serves(&self.pools[*at]))
-                .expect("one has the pool");
-            for at in dead.into_iter().chain([taker]) {
+            owner = self.owner_of(&nodes);
+            self.start_again(&mut nodes);
+        }
+        self.end(nodes, owner);
+    }
+
+    /// The owner is told to move the pool, and is killed on the way, each time at another moment. The rest is as of
+    /// [`die_on_the_way`](Self::die_on_the_way).
+    pub fn die_while_they_give(&self) {
+        let mut nodes: Running = [0, 1, 2].map(|at| Some((self.start)(at)));
+        let mut owner = 0;
+        for turn in 0..turns() {
+            let writer = Writer::start(self.listen);
+            let moving = self.begin_move(owner);
+            // As of the node that takes the pool: this moment is the story.
+            thread::sleep(GIVING_STEP * ((turn + 1) * STRIDE % STEPS));
+            nodes[owner].take().expect("it ran").kill_hard();
+            writer.goes_on();
+            writer.end();
+            // What it says depends on when the node died; that nobody else wants the pool it says at no moment.
+            let moved = text_of(&moving.join().expect("the command ends"));
+            assert!(!moved.contains("no other node offers the pool"), "{moved}");
+            owner = self.owner_of(&nodes);
+            self.start_again(&mut nodes);
+        }
+        self.end(nodes, owner);
+    }
+
+    /// Tells a node to move the pool to another one.
+    fn begin_move(&self, owner: usize) -> thread::JoinHandle<Output> {
+        let pool = self.pools[owner].clone();
+        thread::spawn(move || onefold(&["pool", "move", "--pool", text(&pool)]))
+    }
+
+    /// Which of those that run has the pool: one.
+    fn owner_of(&self, nodes: &Running) -> usize {
+        let serving = (0..3).filter(|at| nodes[*at].is_some() && serves(&self.pools[*at]));
+        let serving: Vec<usize> = serving.collect();
+        assert_eq!(serving.len(), 1, "one has the pool: {serving:?}");
+        serving[0]
+    }
+
+    /// Those that died are standbys.
+    fn start_again(&self, nodes: &mut Running) {
+        for (at, node) in nodes.iter_mut().enumerate() {
+            node.get_or_insert_with(|| {
                 let standby = (self.start)(at);
                 assert!(standby.ready_line().starts_with("standby"));
-                nodes[at] = Some(standby);
-            }
+                standby
+            });
         }
-        // The last one to go is the owner.
+    }
+
+    /// Stops all; the last one to go is the owner. Its pool is whole.
+    fn end(&self, mut nodes: Running, owner: usize) {
         for at in (0..3).filter(|at| *at != owner) {
             let standby = nodes[at].take().expect("it waits");
             assert!(standby.stop().success());

@@ -73,13 +73,22 @@ fn content(block: u64, number: u64) -> Vec<u8> {
     words.collect()
 }
 
-/// Runs something with the volume behind an address.
+/// Runs something with the first volume behind an address.
 pub fn with_volume<T: Send + 'static>(
     listen: &str,
     run: impl AsyncFnOnce(Paths) -> T + Send + 'static,
 ) -> T {
+    with_namespace(listen, 1, run)
+}
+
+/// Runs something with a volume behind an address.
+pub fn with_namespace<T: Send + 'static>(
+    listen: &str,
+    nsid: u32,
+    run: impl AsyncFnOnce(Paths) -> T + Send + 'static,
+) -> T {
     with_controllers(&[listen], async move |controllers| {
-        let volume = controllers[0].namespace(1).await.expect("a volume");
+        let volume = controllers[0].namespace(nsid).await.expect("a volume");
         run(Paths::one(volume)).await
     })
 }
@@ -235,6 +244,19 @@ impl Paths {
         }
     }
 
+    /// Whether so many blocks were never written to.
+    ///
+    /// # Panics
+    /// One cannot be read.
+    pub async fn is_empty(&self, blocks: u64) -> bool {
+        for block in 0..blocks {
+            if self.read(block).await.iter().any(|byte| *byte != 0) {
+                return false;
+            }
+        }
+        true
+    }
+
     async fn read(&self, block: u64) -> Vec<u8> {
         let began = Instant::now();
         loop {
@@ -304,6 +326,21 @@ pub async fn verify(paths: &Paths, written: Written) {
     }
 }
 
+/// Writes and counts rounds until it is told to stop; all that was written is there then.
+async fn write_until(paths: &Paths, stop: &AtomicBool, rounds: &AtomicU64) {
+    let mut all = Written::default();
+    while !stop.load(Ordering::Acquire) {
+        let done = rounds.load(Ordering::Acquire);
+        let count = |_| {
+            rounds.fetch_add(1, Ordering::AcqRel);
+        };
+        let written = write_rounds(paths, WRITTEN_BLOCKS, 1, done, count).await;
+        assert!(written.is_whole(), "no command of the host may fail");
+        all.extend(written);
+    }
+    verify(paths, all).await;
+}
+
 /// A host that writes by all paths until it is told to stop.
 pub struct Writer {
     stop: Arc<AtomicBool>,
@@ -319,24 +356,32 @@ impl Writer {
     #[must_use]
     pub fn start(listen: &[String]) -> Self {
         let listen = listen.to_vec();
-        let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (stopping, counted) = (stop.clone(), rounds.clone());
-        let thread = thread::spawn(move || {
+        Self::run(move |stop, rounds| {
             let listen: Vec<&str> = listen.iter().map(String::as_str).collect();
             with_paths(&listen, async move |paths| {
-                let mut all = Written::default();
-                while !stopping.load(Ordering::Acquire) {
-                    let done = counted.load(Ordering::Acquire);
-                    let count = |_| {
-                        counted.fetch_add(1, Ordering::AcqRel);
-                    };
-                    let written = write_rounds(&paths, WRITTEN_BLOCKS, 1, done, count).await;
-                    assert!(written.is_whole(), "no command of the host may fail");
-                    all.extend(written);
-                }
-                verify(&paths, all).await;
+                write_until(&paths, &stop, &rounds).await;
             });
-        });
+        })
+    }
+
+    /// The same by one path that has to work all the time: nothing is sent again.
+    ///
+    /// # Panics
+    /// It does not write.
+    #[must_use]
+    pub fn start_by_one(listen: &str) -> Self {
+        let listen = listen.to_owned();
+        Self::run(move |stop, rounds| {
+            with_volume(&listen, async move |paths| {
+                write_until(&paths, &stop, &rounds).await;
+            });
+        })
+    }
+
+    fn run(host: impl FnOnce(Arc<AtomicBool>, Arc<AtomicU64>) + Send + 'static) -> Self {
+        let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stopping, counted) = (stop.clone(), rounds.clone());
+        let thread = thread::spawn(move || host(stopping, counted));
         let writer = Self {
             stop,
             rounds,

@@ -34,9 +34,11 @@ const EQUAL: u8 = 1;
 /// `LIBRADOS_OPERATION_FULL_TRY`: what a full cluster has no room for is an error, and does not wait.
 const FULL_TRY: c_int = 64;
 
-/// How long an address stays shut out, in seconds: a year. A client that sleeps for longer than an entry lives could write again.
-/// An entry is a line of the cluster's map.
-const SHUT_OUT_SECONDS: u64 = 365 * 24 * 3600;
+/// How long an address stays shut out, in seconds: for good. The leading monitor adds this to its own clock, and ends at the last
+/// second that an entry can have, on 2106-02-07 (since Ceph 14: `operator+=(utime_t&, double)` in `src/include/utime.h`,
+/// <https://github.com/ceph/ceph/pull/21113>). It removes an entry when its clock is past that, and OSDs look at no clock. So
+/// whatever is corrected on a monitor's clock, a client that slept is refused. An entry is a line of the cluster's map.
+const SHUT_OUT_SECONDS: u32 = u32::MAX;
 
 /// What monitors take for no address, and the caps of `profile rbd` for one: they look at the caps first, and change nothing then.
 const NO_ADDRESS: &str = "nobody/0";
@@ -309,7 +311,7 @@ impl Handles {
             "prefix": format!("osd {name}"),
             field: "add",
             "addr": address,
-            "expire": SHUT_OUT_SECONDS as f64,
+            "expire": f64::from(SHUT_OUT_SECONDS),
         }))
     }
 

@@ -172,6 +172,10 @@ fn a_drive_has_one_owner_and_the_cluster_refuses_all_others() {
             before + 1,
             "who left with nothing under way is not shut out"
         );
+        // No clock lets them in again: this is the last time that Ceph knows.
+        let until = ceph.shut_out_until();
+        let is_for_good = |until: &String| until.starts_with("2106-02-07");
+        assert!(until.iter().all(is_for_good), "{until:?}");
     });
 }
 
@@ -202,6 +206,8 @@ fn a_drive_goes_on_when_an_osd_ends() {
             );
         }
     });
+    // Other stories lose one too, and it takes two of three to go on.
+    ceph.replace_osd(1);
 }
 
 #[test]

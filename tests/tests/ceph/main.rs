@@ -3,6 +3,8 @@
 mod cluster;
 mod drives;
 mod full;
+mod kept;
+mod osds;
 mod standby;
 mod takeover;
 

@@ -36,9 +36,9 @@ pub(crate) fn join<'a>(listen: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// A pool that several nodes offer: a folder and a listener for each of them.
-struct Offered<const NODES: usize> {
-    pools: [PathBuf; NODES],
-    listen: [String; NODES],
+pub(crate) struct Offered<const NODES: usize> {
+    pub(crate) pools: [PathBuf; NODES],
+    pub(crate) listen: [String; NODES],
     drive: String,
     /// The same, with the size that it is made with.
     sized: String,
@@ -46,7 +46,7 @@ struct Offered<const NODES: usize> {
 }
 
 impl<const NODES: usize> Offered<NODES> {
-    fn new(ceph: &Ceph, name: &str, addresses: [u8; NODES]) -> Self {
+    pub(crate) fn new(ceph: &Ceph, name: &str, addresses: [u8; NODES]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let drive = ceph.address("pool", name, "onefold");
         Self {
@@ -59,9 +59,16 @@ impl<const NODES: usize> Offered<NODES> {
     }
 
     /// Starts a node, on a machine of its own.
-    fn start(&self, at: usize) -> Daemon {
+    pub(crate) fn start(&self, at: usize) -> Daemon {
         let create = ["--create", "128M", "--drive", &self.sized];
         Daemon::start_elsewhere(&self.pools[at], None, &join(&self.listen[at], &create))
+    }
+
+    /// The same, on a machine whose clock is off.
+    fn start_with_clock(&self, offset: &str, at: usize) -> Option<Daemon> {
+        let create = ["--create", "128M", "--drive", &self.sized];
+        let arguments = join(&self.listen[at], &create);
+        Daemon::start_with_clock(offset, &self.pools[at], &arguments)
     }
 }
 
@@ -121,7 +128,6 @@ fn a_standby_takes_the_pool_over_when_its_owner_dies_and_no_command_of_a_host_fa
     assert_consistent(&offered.pools[takeovers % 2]);
 }
 
-/// Whether the node with this folder has the pool.
 #[test]
 fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
     let Some((ceph, _beside)) = cluster() else {
@@ -136,6 +142,21 @@ fn a_third_node_goes_on_when_the_one_that_takes_the_pool_dies_on_the_way() {
         signs: &[HAS_DRIVE],
     };
     nodes.die_on_the_way();
+}
+
+#[test]
+fn another_node_goes_on_when_the_one_that_gives_the_pool_away_dies_on_the_way() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    let offered = Offered::new(ceph, "given", [71, 72, 73]);
+    let nodes = ThreeNodes {
+        pools: &offered.pools,
+        listen: &offered.listen,
+        start: &|at| offered.start(at),
+        signs: &[HAS_DRIVE],
+    };
+    nodes.die_while_they_give();
 }
 
 #[test]
@@ -172,6 +193,36 @@ fn an_owner_that_slept_comes_back_as_a_standby_and_has_changed_nothing() {
     sleeper.prints("ready", PATIENCE);
     assert!(sleeper.stop().success());
     assert_consistent(&pools[0]);
+}
+
+#[test]
+fn a_node_whose_clock_is_a_year_off_takes_a_pool_over_and_so_does_the_next_one() {
+    let Some((ceph, _beside)) = cluster() else {
+        return;
+    };
+    for (offset, name, addresses) in [("+400d", "ahead", [74, 75]), ("-400d", "behind", [76, 77])] {
+        let offered = Offered::new(ceph, name, addresses);
+        let right = offered.start(0);
+        let Some(wrong) = offered.start_with_clock(offset, 1) else {
+            return;
+        };
+        wrong.logs("the pool's folder is prepared", PATIENCE);
+        let year = |node: &Daemon| node.log().chars().take(4).collect::<String>();
+        assert_ne!(year(&right), year(&wrong), "its clock is right");
+        let writer = Writer::start(&offered.listen);
+        right.kill_hard();
+        writer.goes_on();
+        wrong.prints("ready", PATIENCE);
+        let right = offered.start(0);
+        assert!(right.ready_line().starts_with("standby"));
+        writer.goes_on();
+        wrong.kill_hard();
+        writer.goes_on();
+        writer.end();
+        right.prints("ready", PATIENCE);
+        assert!(right.stop().success());
+        assert_consistent(&offered.pools[0]);
+    }
 }
 
 #[test]

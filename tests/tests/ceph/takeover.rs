@@ -1,7 +1,10 @@
 //! Another node goes on with a pool in the cluster, by `onefold pool import`.
 
-use std::path::Path;
-use std::sync::mpsc;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,10 +13,13 @@ use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
 use tests::{own_address, wait_for};
 
 use crate::cluster;
-use tests::paths::{Written, verify, with_volume, write_rounds};
+use tests::paths::{Written, verify, with_namespace, with_volume, write_rounds};
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Between two looks.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Blocks that the host writes to: each several times.
 const BLOCKS: u64 = 97;
@@ -112,6 +118,43 @@ fn what_was_acknowledged_without_a_flush_is_there_on_the_next_node() {
     assert_consistent(&pool);
 }
 
+/// Has the thread that renews the lease of a process wait long for every answer, until what is returned is dropped. So its first
+/// message does not end the process before that sends what it has for its hosts.
+fn slow_down_renewals(process: Pid) -> Tracer {
+    let threads = format!("/proc/{}/task", process.as_raw_nonzero());
+    let threads = std::fs::read_dir(threads).expect("it lives");
+    let is_renewer = |thread: &PathBuf| {
+        let name = std::fs::read_to_string(thread.join("comm"));
+        name.is_ok_and(|name| name.trim() == "rados lease")
+    };
+    let mut threads = threads.map(|thread| thread.expect("a thread").path());
+    let renewer = threads.find(is_renewer).expect("one renews the lease");
+    let number = renewer.file_name().expect("a number");
+    let mut tracer = Command::new("strace")
+        .args(["-e", "inject=futex:delay_exit=5000000", "-o", "/dev/null"])
+        .arg("-p")
+        .arg(number)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("strace, which test.sh installs");
+    let said = tracer.stderr.take().expect("it is piped");
+    let mut line = String::new();
+    BufReader::new(said).read_line(&mut line).expect("text");
+    assert!(line.contains("attached"), "{line}");
+    Tracer(tracer)
+}
+
+/// Ends when it is dropped.
+struct Tracer(Child);
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        // It may have ended with what it traced.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing() {
     let Some((ceph, _beside)) = cluster() else {
@@ -121,11 +164,24 @@ fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing(
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
     let [old, new] = [52, 53].map(|number| format!("tcp://{}:4420", own_address(number)));
     let drive = ceph.address("pool", "stopped", "onefold");
-    let sleeper = serve(
-        &first,
-        &old,
-        &["--create", "128M", "--drive", &format!("{drive}=2G")],
-    );
+    let sized = format!("{drive}=2G");
+    let volumes = [
+        "--create", "0", "--volume", "vol0=64M", "--volume", "vol1=64M",
+    ];
+    let sleeper = serve(&first, &old, &[&volumes[..], &["--drive", &sized]].concat());
+    // A host that has nothing to do before the daemon sleeps.
+    let (attached, late) = (Arc::new(Barrier::new(2)), Arc::new(AtomicBool::new(false)));
+    let (has_attached, is_late, at) = (attached.clone(), late.clone(), old.clone());
+    let late_host = thread::spawn(move || {
+        with_namespace(&at, 2, async move |paths| {
+            has_attached.wait();
+            while !is_late.load(Ordering::Acquire) {
+                reactor::sleep(AGAIN).await;
+            }
+            write_rounds(&paths, BLOCKS, 1, 0, |_| ()).await
+        })
+    });
+    attached.wait();
     let (told, rounds) = mpsc::channel();
     let host = thread::spawn(move || {
         with_volume(&old, async move |paths| {
@@ -179,19 +235,31 @@ fn a_node_that_stood_still_while_another_took_its_pool_ends_and_changes_nothing(
     wait_for("the end of its lease", PATIENCE, || {
         onefold(&import).status.success().then_some(())
     });
+    // These wait in the first one's socket until it wakes.
+    late.store(true, Ordering::Release);
+    ceph.log_answers();
     let successor = serve(&second, &new, &[]);
-    // The first one wakes with writes in its hands, and connected to its host.
+    let _slow = slow_down_renewals(process);
+    // The first one wakes with writes in its hands, and connected to its hosts.
     kill_process(process, Signal::CONT).expect("it sleeps");
     let written = host.join().expect("the host ended");
     assert!(written.acknowledged() > 0);
+    let late = late_host.join().expect("the host ended");
+    assert_eq!(late.acknowledged(), 0, "the pool was another one's");
     let (status, log) = sleeper.ended(PATIENCE);
     assert_eq!(status.code(), Some(69), "{log}");
     assert!(
         log.contains("another process has taken the drive over"),
         "{log}"
     );
-    let at = new.clone();
-    with_volume(&at, async move |paths| verify(&paths, written).await);
+    // It did not only end: it sent what it had, and the storage took none of it.
+    let refused = wait_for("writes that are refused", PATIENCE, || {
+        Some(ceph.refused_writes("stopped")).filter(|refused| *refused > 0)
+    });
+    eprintln!("the storage refused {refused} writes of the daemon that slept");
+    with_volume(&new, async move |paths| verify(&paths, written).await);
+    let nothing = with_namespace(&new, 2, async |paths| paths.is_empty(BLOCKS).await);
+    assert!(nothing, "a late write changed the volume");
     // Its folder is of an earlier owner now, also when the other one has ended.
     let again = with_volume(&new, async |paths| {
         write_rounds(&paths, BLOCKS, 10, 0, |_| ()).await

@@ -125,6 +125,18 @@ fn a_host_asks_a_standby_about_the_owner_that_died_and_hears_when_the_pool_is_ta
 }
 
 #[test]
+fn another_node_goes_on_when_the_one_that_gives_the_pool_away_dies_on_the_way() {
+    let offered = Offered::<3>::new(2, 120);
+    let nodes = ThreeNodes {
+        pools: &offered.pools,
+        listen: &offered.listen,
+        start: &|at| offered.start(at),
+        signs: &[],
+    };
+    nodes.die_while_they_give();
+}
+
+#[test]
 fn an_owner_that_slept_comes_back_as_a_standby_and_has_changed_nothing() {
     let offered = Offered::<2>::new(3, 20);
     let (pools, listen) = (&offered.pools, &offered.listen);
