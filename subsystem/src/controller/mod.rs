@@ -547,7 +547,7 @@ impl Controller {
         drop(state);
         self.queue_detached.notify_waiters();
         if !self.is_ending() {
-            // It may have been the last queue from before a reset. Of a controller that ends, all commands are waited for.
+            // It may have been the last queue from before a reset. A controller that ends settles them when it is removed.
             self.subsystem.settle_resets();
         }
     }
