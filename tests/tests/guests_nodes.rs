@@ -1,5 +1,8 @@
 //! A host with a real kernel that is attached to two nodes of one pool, while these fail.
 //!
+//! A node is a network namespace with a daemon, a folder and a cable of its own. Where it loses its power, its cable is pulled and its
+//! daemon killed, so nobody hears of it any more, and nothing of its memory is left; the drives are elsewhere.
+//!
 //! These tests need root, QEMU, the lab's images, and most of them Ceph. `ONEFOLD_TAKEOVERS` is how many there are.
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
