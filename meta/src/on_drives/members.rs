@@ -37,7 +37,7 @@ pub struct MetadataOnDrives {
     /// Nothing is acknowledged that no drive has.
     needs_copy: AtomicBool,
     /// Another node may take the pool over from more than half of the members.
-    needs_majority: AtomicBool,
+    pub(super) needs_majority: AtomicBool,
     /// Told when this one cannot go on without losing what it acknowledges to that one.
     cut_off: OnceLock<Box<dyn Fn() + Send + Sync>>,
     is_cut_off: AtomicBool,
@@ -216,6 +216,11 @@ impl MetadataOnDrives {
         let generations = found.iter().map(|(_, _, superblock)| superblock.generation);
         let generations = generations.chain(mark.map(|mark| mark.generation));
         state.generation_max = generations.max().unwrap_or(0);
+        // Also where this folder was made of some of them, and goes on under a generation of its own: whoever reaches more than half of
+        // them, and none that has that one, would take what they hold for the newest.
+        let newest = found.iter().max_by_key(|(_, _, found)| found.generation);
+        let recorded = newest.map(|(_, _, newest)| newest.members.clone());
+        state.recorded = recorded.unwrap_or_default();
         found.retain(|(index, _, superblock)| {
             superblock.generation == state.generation_max && superblock.members.contains(index)
         });
@@ -236,7 +241,6 @@ impl MetadataOnDrives {
                 found.len()
             )));
         }
-        state.recorded.clone_from(&first.members);
         let fits = first.base_change <= mark.change && first.log_start <= mark.end;
         if !fits || found.iter().any(|(_, _, other)| !other.has_log_of(&first)) {
             return Ok(());

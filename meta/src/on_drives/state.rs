@@ -28,7 +28,7 @@ pub(super) struct Member {
 
 pub(super) struct State {
     pub(super) members: Vec<Member>,
-    /// Indexes of the members of the last generation that all of its members know of.
+    /// Indexes of the members of the last generation that all of its members know of, or, at first, of the newest that any area knows.
     pub(super) recorded: Vec<u16>,
     /// Areas that get the log already, and have no base yet.
     pub(super) joining: Vec<Member>,
