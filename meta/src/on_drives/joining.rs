@@ -100,7 +100,7 @@ impl MetadataOnDrives {
         // Half of those that were members have to be some, where nodes share the pool. Of the others the largest first: all members have the
         // room of the smallest.
         let needs_majority = self.needs_majority.load(Ordering::Acquire);
-        let was_member = |index: &u16| needs_majority && state.recorded.contains(index);
+        let was_member = |index: &u16| needs_majority && state.is_recorded(*index);
         let mut others: Vec<_> = candidates.iter().collect();
         others.sort_by_key(|(index, area)| (!was_member(index), std::cmp::Reverse(area.blocks())));
         let largest = others.first().map_or(0, |(_, area)| area.blocks());
