@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::fs;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::{DriveError, ErrorKind};
@@ -209,9 +210,14 @@ fn started(process: &str) -> Option<u64> {
 }
 
 impl Process {
-    /// This one.
+    /// This one. It is asked for at each look at the others, and stays what it is.
     #[must_use]
     pub fn own() -> Self {
+        static OWN: OnceLock<Process> = OnceLock::new();
+        OWN.get_or_init(Self::found).clone()
+    }
+
+    fn found() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let plain = |text: &str| {

@@ -104,6 +104,23 @@ impl Facts {
         })
     }
 
+    /// For tests: of a namespace of a sled.
+    #[cfg(test)]
+    pub(crate) fn of_sled() -> Self {
+        Self {
+            identity: Identity::default(),
+            bytes: 1 << 30,
+            lba_bytes: 4096,
+            metadata_bytes: 0,
+            max_transfer: 1 << 20,
+            has_cache: true,
+            can_deallocate: true,
+            has_reservations: true,
+            persists: Some(true),
+            quiesce: None,
+        }
+    }
+
     /// Blocks of a drive that lie in it whole.
     pub(crate) fn drive_blocks(&self) -> u64 {
         self.bytes / BLOCK_BYTES as u64

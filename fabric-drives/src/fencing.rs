@@ -16,7 +16,8 @@
 //! machine, which may live, or of somebody else, who is left alone.
 //!
 //! An opening that was shut out has no registration any more, and who did that has one, also when it has left in order. So an
-//! opening that was cut off meanwhile finds out whenever it comes back, as long as the target keeps registrations.
+//! opening that was cut off meanwhile finds out whenever it comes back, as long as the target keeps registrations. One that is not cut off,
+//! and stood still, does so before its association ends: until then who shut it out does not give the reservation up.
 //!
 //! Guarantees: a fence that succeeded settled all that was in doubt when it began; while it is under way no reactor
 //! writes by an old association; a reservation that another owner or another opening took is never taken back silently.
@@ -78,8 +79,39 @@ pub(crate) fn is_conflict(error: &Error) -> bool {
     error.status().map(Status::code) == Some(Status::RESERVATION_CONFLICT)
 }
 
+/// A namespace, as far as a fence changes it.
+pub(crate) trait Reserves {
+    async fn report(&self) -> Result<ReservationReport, Error>;
+
+    /// Registers a key, where the host has none.
+    async fn register(&self, persist: Option<bool>, key: u64) -> Result<(), Error>;
+
+    /// Takes the reservation, or removes registrations.
+    async fn acquire(&self, action: AcquireAction, keys: KeyPair) -> Result<(), Error>;
+}
+
+impl Reserves for Namespace {
+    async fn report(&self) -> Result<ReservationReport, Error> {
+        self.reservation_report().await
+    }
+
+    async fn register(&self, persist: Option<bool>, key: u64) -> Result<(), Error> {
+        let keys = KeyPair {
+            current: 0,
+            other: key,
+        };
+        self.register(RegisterAction::Register, false, persist, keys)
+            .await
+    }
+
+    async fn acquire(&self, action: AcquireAction, keys: KeyPair) -> Result<(), Error> {
+        self.acquire(action, KIND, keys).await
+    }
+}
+
 /// What a reservation that was taken proves.
-enum Taken {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
     /// The target aborted all that the earlier registrants had under way.
     Fenced,
     /// Nobody was registered.
@@ -94,27 +126,40 @@ impl Shared {
         claim: Claim,
     ) -> Result<(), DriveError> {
         let _turn = self.claiming.lock().await;
-        let mut is_fenced = false;
-        let mut key = 0;
+        let (mut key, mut taken) = (0, Taken::First);
         if self.facts().has_reservations {
-            key = new_key(owner);
-            let preempts = match claim {
-                Claim::First | Claim::Again => Preempts::OfMachine,
-                Claim::Moved => Preempts::OfOwner,
-                Claim::Forced => Preempts::All,
-            };
-            let link = link::of(self)?;
-            let live = link.live_once(self).await?;
-            let taken = self.take(&live.namespace, owner, key, preempts).await?;
-            is_fenced = matches!(taken, Taken::Fenced);
+            let live = link::of(self)?.live_once(self).await?;
+            (key, taken) = self.take_for(&live.namespace, owner, claim).await?;
         }
-        if matches!(claim, Claim::Again | Claim::Moved) && !is_fenced {
+        if matches!(claim, Claim::Again | Claim::Moved) && taken == Taken::First {
             let settled = self.facts().settled_after(self.limits.keep_alive);
             self.wait_until(self.process_began() + settled).await;
         }
+        self.claimed(owner, key);
+        Ok(())
+    }
+
+    /// Takes the reservation by a new key, which is returned.
+    pub(crate) async fn take_for(
+        &self,
+        namespace: &impl Reserves,
+        owner: Uuid,
+        claim: Claim,
+    ) -> Result<(u64, Taken), DriveError> {
+        let key = new_key(owner);
+        let preempts = match claim {
+            Claim::First | Claim::Again => Preempts::OfMachine,
+            Claim::Moved => Preempts::OfOwner,
+            Claim::Forced => Preempts::All,
+        };
+        let taken = self.take(namespace, owner, key, preempts).await?;
+        Ok((key, taken))
+    }
+
+    /// The namespace is the owner's, by this key.
+    pub(crate) fn claimed(&self, owner: Uuid, key: u64) {
         self.set_key(key);
         self.state().owner = Some(owner);
-        Ok(())
     }
 
     /// See [`RemoteDrive::holder_elsewhere`](crate::RemoteDrive::holder_elsewhere).
@@ -157,19 +202,10 @@ impl Shared {
         };
         let settled = self.facts().settled_after(self.limits.keep_alive);
         if let Some(owner) = owner.filter(|_| self.facts().has_reservations) {
-            {
-                let mut state = self.state();
-                state.host_id = new_host_id(&self.host);
-                state.generation += 1;
-            }
-            let link = link::of(self)?;
-            let live = link.live_once(self).await?;
-            let key = self.own_key(owner);
-            let taken = self
-                .take(&live.namespace, owner, key, Preempts::Own)
-                .await?;
-            self.set_key(key);
-            if let Taken::First = taken {
+            self.replace_host_id(new_host_id(&self.host));
+            let live = link::of(self)?.live_once(self).await?;
+            let taken = self.take_again(&live.namespace, owner).await?;
+            if taken == Taken::First {
                 self.wait_until(lost_at + settled).await;
             }
         } else {
@@ -181,6 +217,25 @@ impl Shared {
             self.reservation.keep(false);
         }
         Ok(())
+    }
+
+    /// No association of an earlier Host Identifier is used any more.
+    pub(crate) fn replace_host_id(&self, next: [u8; 16]) {
+        let mut state = self.state();
+        state.host_id = next;
+        state.generation += 1;
+    }
+
+    /// Takes the reservation from the Host Identifiers that this opening had before.
+    pub(crate) async fn take_again(
+        &self,
+        namespace: &impl Reserves,
+        owner: Uuid,
+    ) -> Result<Taken, DriveError> {
+        let key = self.own_key(owner);
+        let taken = self.take(namespace, owner, key, Preempts::Own).await?;
+        self.set_key(key);
+        Ok(taken)
     }
 
     fn set_key(&self, key: u64) {
@@ -227,15 +282,28 @@ impl Shared {
             return Ok(());
         }
         let _turn = self.claiming.lock().await;
-        let (owner, key, host_id, generation) = {
+        let (owner, generation) = {
             let state = self.state();
-            (state.owner, state.key, state.host_id, state.generation)
+            (state.owner, state.generation)
         };
-        let Some(owner) = owner.filter(|_| live.is_usable(generation)) else {
-            return Ok(());
+        match owner.filter(|_| live.is_usable(generation)) {
+            Some(owner) => self.hold_again(&live.namespace, owner).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the reservation if this opening does not hold it.
+    pub(crate) async fn hold_again(
+        &self,
+        namespace: &impl Reserves,
+        owner: Uuid,
+    ) -> Result<(), DriveError> {
+        let (key, host_id) = {
+            let state = self.state();
+            (state.key, state.host_id)
         };
         let refused = |error: Error| self.unreserved(&error);
-        let report = live.namespace.reservation_report().await.map_err(refused)?;
+        let report = namespace.report().await.map_err(refused)?;
         let mut holders = report.registrants.iter().filter(|one| one.is_holder);
         let holds = |one: &ReportedRegistrant| one.key == key && one.host == host_id;
         if holders.any(holds) {
@@ -245,16 +313,15 @@ impl Shared {
         let mut registrants = report.registrants.iter();
         let registered = registrants.find(|one| one.host == host_id);
         let key = registered.map_or_else(|| self.own_key(owner), |one| one.key);
-        self.take(&live.namespace, owner, key, Preempts::Own)
-            .await?;
+        self.take(namespace, owner, key, Preempts::Own).await?;
         self.set_key(key);
         Ok(())
     }
 
     /// The error of a command that met another host's reservation, if that host is the owner's next opening.
-    pub(crate) async fn conflict(&self, live: &Live) -> Option<DriveError> {
+    pub(crate) async fn conflict(&self, namespace: &impl Reserves) -> Option<DriveError> {
         let owner = self.state().owner?;
-        let report = live.namespace.reservation_report().await.ok()?;
+        let report = namespace.report().await.ok()?;
         let other = self.successor(owner, &report)?;
         Some(self.taken_over(owner, other))
     }
@@ -275,13 +342,13 @@ impl Shared {
     /// Registers the key, preempts others, and holds the reservation.
     async fn take(
         &self,
-        namespace: &Namespace,
+        namespace: &impl Reserves,
         owner: Uuid,
         key: u64,
         preempts: Preempts,
     ) -> Result<Taken, DriveError> {
         let refused = |error: Error| self.unreserved(&error);
-        let report = namespace.reservation_report().await.map_err(refused)?;
+        let report = namespace.report().await.map_err(refused)?;
         let (mine, others): (Vec<&ReportedRegistrant>, Vec<&ReportedRegistrant>) =
             report.registrants.iter().partition(|one| one.key == key);
         let is_foreign = |one: &ReportedRegistrant| match preempts {
@@ -302,12 +369,7 @@ impl Shared {
             return Err(self.taken_over(owner, other));
         }
         if mine.is_empty() {
-            let keys = KeyPair {
-                current: 0,
-                other: key,
-            };
-            let register =
-                namespace.register(RegisterAction::Register, false, self.facts().persists, keys);
+            let register = namespace.register(self.facts().persists, key);
             register.await.map_err(refused)?;
         }
         let acquire = |action, preempted| {
@@ -315,7 +377,7 @@ impl Shared {
                 current: key,
                 other: preempted,
             };
-            namespace.acquire(action, KIND, keys)
+            namespace.acquire(action, keys)
         };
         // The holder first: who takes its reservation may remove other registrations then.
         let mut preempted: Vec<_> = others.into_iter().filter(|one| !is_foreign(one)).collect();
@@ -332,6 +394,15 @@ impl Shared {
                 Err(error) if is_conflict(&error) && !one.is_holder => {}
                 ended => ended.map_err(refused)?,
             }
+        }
+        let is_elsewhere = |one: &&ReportedRegistrant| !is_of_machine(&one.host, &self.host);
+        if preempted.iter().any(is_elsewhere) {
+            let settled = self.facts().settled_after(self.limits.keep_alive);
+            self.reservation.keep_until(Instant::now() + settled);
+        }
+        // A holder that gave the reservation up since the report had a registration left, and nobody has the reservation now.
+        if preempted.first().is_some_and(|one| one.is_holder) {
+            acquire(AcquireAction::Acquire, 0).await.map_err(refused)?;
         }
         Ok(match preempted.is_empty() {
             true => Taken::First,

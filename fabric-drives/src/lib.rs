@@ -32,6 +32,8 @@ mod link;
 mod node;
 mod node_table;
 mod shared;
+#[cfg(test)]
+mod simulation;
 mod transfer;
 
 use std::rc::Rc;

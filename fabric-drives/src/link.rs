@@ -241,7 +241,7 @@ impl Link {
     pub(crate) async fn look_for_successor(&self, shared: &Arc<Shared>) {
         let asking = async {
             match self.usable(shared) {
-                Some(live) => drop(shared.conflict(&live).await),
+                Some(live) => drop(shared.conflict(&live.namespace).await),
                 None => drop(self.reserved_once(shared).await),
             }
         };
@@ -357,7 +357,7 @@ impl Link {
                     self.lose(shared, &live);
                 }
                 let taken_over = match is_conflict(&error) {
-                    true => shared.conflict(&live).await,
+                    true => shared.conflict(&live.namespace).await,
                     false => None,
                 };
                 let failed = || shared.error(ErrorKind::Io, format!("a flush failed: {error}"));

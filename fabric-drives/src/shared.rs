@@ -78,6 +78,8 @@ pub(crate) struct Reservation {
     generation: AtomicU64,
     /// Something is in doubt: it stays, so that the next opening can fence that.
     is_needed: AtomicBool,
+    /// It stays until then in any case.
+    kept_until: Mutex<Option<Instant>>,
 }
 
 impl Reservation {
@@ -90,10 +92,16 @@ impl Reservation {
         self.is_needed.store(is_needed, Ordering::Release);
     }
 
+    /// Somebody on another machine was shut out, and hears of it until then at the latest. Without a reservation it could write meanwhile.
+    pub(crate) fn keep_until(&self, until: Instant) {
+        *lock(&self.kept_until) = Some(until);
+    }
+
     /// The key to release by an association of this generation; the first one that can do it gets it.
     pub(crate) fn take(&self, generation: u64) -> Option<u64> {
         let is_its = self.generation.load(Ordering::Acquire) == generation;
-        if !is_its || self.is_needed.load(Ordering::Acquire) {
+        let is_kept = lock(&self.kept_until).is_some_and(|until| Instant::now() < until);
+        if !is_its || is_kept || self.is_needed.load(Ordering::Acquire) {
             return None;
         }
         Some(self.key.swap(0, Ordering::AcqRel)).filter(|key| *key != 0)

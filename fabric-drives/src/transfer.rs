@@ -218,7 +218,7 @@ async fn change(
         }
         if !is_undone(shared, &live, &error) || attempt == ATTEMPTS {
             let taken_over = match is_conflict(&error) {
-                true => shared.conflict(&live).await,
+                true => shared.conflict(&live.namespace).await,
                 false => None,
             };
             return Err(taken_over.unwrap_or_else(|| failure(shared, what, &error)));

@@ -516,10 +516,10 @@ impl Registry {
     }
 
     /// The I/O queues of these hosts, also of their associations that have ended and have commands under way.
-    pub(crate) fn io_queues_of(&self, hosts: &[HostId]) -> Vec<Arc<QueueHandle>> {
+    pub(crate) fn io_queues_of(&self, is_one: impl Fn(&HostId) -> bool) -> Vec<Arc<QueueHandle>> {
         let table = lock(&self.table);
         let of_hosts =
-            |controller: &&Arc<Controller>| hosts.contains(&HostId::from_bytes(controller.host.id));
+            |controller: &&Arc<Controller>| is_one(&HostId::from_bytes(controller.host.id));
         let controllers = table.controllers.values().filter(of_hosts);
         controllers
             .flat_map(|controller| controller.io_queues())

@@ -14,8 +14,7 @@ use drives::{BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent};
 use nvme::Status;
 use reactor::{Buffer, Guard, lock_whole as lock};
 
-pub(crate) use node_table::Edition;
-use node_table::NodeTable;
+pub use node_table::{Edition, NodeTable};
 
 /// A drive that hosts use.
 pub struct Export {

@@ -42,7 +42,7 @@ pub mod serve;
 pub mod target;
 
 pub use access::{HostKeys, Hosts};
-pub use export::Export;
+pub use export::{Export, NodeTable};
 pub use limits::Limits;
 pub use reserved::ReservationFolder;
 pub use serve::serve_queue;

@@ -19,7 +19,7 @@ pub struct Holders {
 
 /// Those of a node's drives that decide.
 #[derive(Debug)]
-pub(super) struct Deciding {
+pub(crate) struct Deciding {
     places: Vec<usize>,
     all: usize,
     until: Instant,
@@ -27,7 +27,7 @@ pub(super) struct Deciding {
 
 impl Deciding {
     /// Of the drives with these addresses, in their order.
-    pub(super) fn new(holders: &Holders, drives: &[&str], now: Instant) -> Self {
+    pub(crate) fn new(holders: &Holders, drives: &[&str], now: Instant) -> Self {
         let places = (0..drives.len()).filter(|at| {
             let drive = drives[*at];
             holders.answered.iter().any(|answered| answered == drive)
@@ -64,7 +64,7 @@ impl Deciding {
 }
 
 /// The answers that count: those of all drives if more than half of them answer, or of those that decide.
-pub(super) fn deciding<T>(
+pub(crate) fn deciding<T>(
     answers: Vec<Option<T>>,
     deciding: Option<&Deciding>,
     now: Instant,

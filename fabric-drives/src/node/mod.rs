@@ -10,11 +10,11 @@
 //! - An entry is renewed whatever the rest of the process does.
 //! - A node says nothing of itself before it is known that no other machine has its name.
 
-mod deciding;
-mod entry;
+pub(crate) mod deciding;
+pub(crate) mod entry;
 mod own;
 mod survey;
-mod votes;
+pub(crate) mod votes;
 mod worker;
 
 use std::sync::atomic::{AtomicU32, Ordering};

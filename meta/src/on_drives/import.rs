@@ -258,13 +258,18 @@ impl Importable {
     ) -> Result<(), MetaError> {
         // What a drive has that is not here may go on from the same change in another way: then all is copied anew.
         let generation = source.superblock.generation;
-        let mark = match self.missing.is_empty() {
-            true => Mark {
+        let shortest = self.sources.iter().min_by_key(|source| source.change);
+        let shortest = shortest.filter(|shortest| {
+            self.missing.is_empty() && source.change.saturating_sub(shortest.change) <= 1
+        });
+        let mark = match shortest {
+            // Whoever opens the folder writes the change to those that lack it: what comes behind a gap is not found.
+            Some(Source { change, end, .. }) => Mark {
                 generation,
-                change: source.change,
-                end: source.end,
+                change: *change,
+                end: *end,
             },
-            false => Mark::abandoned(generation + 1),
+            None => Mark::abandoned(generation + 1),
         };
         store.put_settings(&mark.setting())?;
         let checkpoint = store.checkpoint()?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::COPIES_WANTED;
 use super::area::{BLOCK, MetadataArea};
@@ -96,9 +97,12 @@ impl MetadataOnDrives {
         if state.is_too_large || state.logged.is_some() {
             return Ok(None);
         }
-        // The largest first: all members have the room of the smallest.
+        // Half of those that were members have to be some, where nodes share the pool. Of the others the largest first: all members have the
+        // room of the smallest.
+        let needs_majority = self.needs_majority.load(Ordering::Acquire);
+        let was_member = |index: &u16| needs_majority && state.is_recorded(*index);
         let mut others: Vec<_> = candidates.iter().collect();
-        others.sort_by_key(|(_, area)| std::cmp::Reverse(area.blocks()));
+        others.sort_by_key(|(index, area)| (!was_member(index), std::cmp::Reverse(area.blocks())));
         let largest = others.first().map_or(0, |(_, area)| area.blocks());
         let others = others.into_iter();
         let others = others.filter(|(index, _)| state.members.iter().all(|m| m.index != *index));

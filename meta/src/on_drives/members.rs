@@ -37,7 +37,7 @@ pub struct MetadataOnDrives {
     /// Nothing is acknowledged that no drive has.
     needs_copy: AtomicBool,
     /// Another node may take the pool over from more than half of the members.
-    needs_majority: AtomicBool,
+    pub(super) needs_majority: AtomicBool,
     /// Told when this one cannot go on without losing what it acknowledges to that one.
     cut_off: OnceLock<Box<dyn Fn() + Send + Sync>>,
     is_cut_off: AtomicBool,
@@ -59,6 +59,21 @@ pub(super) fn redo(store: &dyn Store, change: &Change) -> Result<(), MetaError> 
         Change::Settings(changes) => store.put_settings(changes),
         Change::Identity(_) => Ok(()),
     }
+}
+
+/// Who were members last, as areas say: those of the newest generation, and, where one of these knows of an earlier one alone, of that too.
+fn last_members(found: &[(u16, Arc<dyn MetadataArea>, Superblock)]) -> Vec<Vec<u16>> {
+    let newest = found.iter().max_by_key(|(_, _, found)| found.generation);
+    let Some((_, _, newest)) = newest else {
+        return Vec::new();
+    };
+    let is_last = |(index, _, found): &&(u16, Arc<dyn MetadataArea>, Superblock)| {
+        found.generation == newest.generation || newest.members.contains(index)
+    };
+    let last = found.iter().filter(is_last);
+    let mut last: Vec<Vec<u16>> = last.map(|(_, _, last)| last.members.clone()).collect();
+    last.dedup();
+    last
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -216,6 +231,8 @@ impl MetadataOnDrives {
         let generations = found.iter().map(|(_, _, superblock)| superblock.generation);
         let generations = generations.chain(mark.map(|mark| mark.generation));
         state.generation_max = generations.max().unwrap_or(0);
+        let known: Vec<u16> = found.iter().map(|(index, ..)| *index).collect();
+        state.recorded = last_members(&found);
         found.retain(|(index, _, superblock)| {
             superblock.generation == state.generation_max && superblock.members.contains(index)
         });
@@ -230,13 +247,13 @@ impl MetadataOnDrives {
             return Ok(());
         };
         let (named, first) = (first.members.len(), first.clone());
-        if is_shared && found.len() * 2 < named {
+        let usable = first.members.iter().filter(|index| known.contains(index));
+        let usable = usable.count();
+        if is_shared && usable * 2 < named {
             return Err(self.too_few(&format!(
-                "{} of the {named} drives that hold the pool's metadata can be used, and another node may have the pool with the others",
-                found.len()
+                "{usable} of the {named} drives that hold the pool's metadata can be used, and another node may have the pool with the others"
             )));
         }
-        state.recorded.clone_from(&first.members);
         let fits = first.base_change <= mark.change && first.log_start <= mark.end;
         if !fits || found.iter().any(|(_, _, other)| !other.has_log_of(&first)) {
             return Ok(());
@@ -275,6 +292,12 @@ impl MetadataOnDrives {
             sequence: superblock.sequence,
         });
         state.members = members.collect();
+        if is_shared && !state.is_half() {
+            // The last owner ended when it told them of each other. Those that were told alone are too few.
+            state.members.clear();
+            state.log = None;
+            return Ok(());
+        }
         self.redo_last(state)?;
         match state.members.len() == named {
             true => self.write_superblocks(state, false),
@@ -488,31 +511,43 @@ impl MetadataOnDrives {
         };
         let members: Vec<u16> = state.members.iter().map(|member| member.index).collect();
         let mut failed = Vec::new();
-        let writes = state.members.iter_mut().map(|member| {
-            member.sequence += 1;
-            let superblock = Superblock {
-                pool: self.pool,
-                index: member.index,
-                is_closed,
-                sequence: member.sequence,
-                generation: log.generation,
-                lineage: log.lineage,
-                journal_bytes: self.journal().capacity(),
-                layout: log.layout,
-                base_slot: log.base_slot,
-                base_change: log.base_change,
-                base_bytes: log.base_bytes,
-                log_start: log.start,
-                members: members.clone(),
-            };
-            let write = member.area.write(superblock.block(), superblock.bytes());
-            (member.index, write)
-        });
-        wait_all(writes.collect(), &mut failed);
-        flush_all(state.members.iter(), &mut failed);
+        // Those that knew of the last generation first: when another one knows of this, none of them is left that does not.
+        for is_recorded in [true, false] {
+            let recorded: Vec<u16> = state.recorded.concat();
+            let is_of_wave = |index: u16| recorded.contains(&index) == is_recorded;
+            let wave = state.members.iter_mut();
+            let wave = wave.filter(|member| failed.is_empty() && is_of_wave(member.index));
+            let writes = wave.map(|member| {
+                member.sequence += 1;
+                let superblock = Superblock {
+                    pool: self.pool,
+                    index: member.index,
+                    is_closed,
+                    sequence: member.sequence,
+                    generation: log.generation,
+                    lineage: log.lineage,
+                    journal_bytes: self.journal().capacity(),
+                    layout: log.layout,
+                    base_slot: log.base_slot,
+                    base_change: log.base_change,
+                    base_bytes: log.base_bytes,
+                    log_start: log.start,
+                    members: members.clone(),
+                };
+                let write = member.area.write(superblock.block(), superblock.bytes());
+                (member.index, write)
+            });
+            let writes: Vec<_> = writes.collect();
+            if !writes.is_empty() {
+                wait_all(writes, &mut failed);
+                let of_wave = state.members.iter();
+                let of_wave = of_wave.filter(|member| is_of_wave(member.index));
+                flush_all(of_wave, &mut failed);
+            }
+        }
         match failed.is_empty() {
             true => {
-                state.recorded = members;
+                state.recorded = vec![members];
                 Ok(())
             }
             // Fewer each time.

@@ -28,8 +28,8 @@ pub(super) struct Member {
 
 pub(super) struct State {
     pub(super) members: Vec<Member>,
-    /// Indexes of the members of the last generation that all of its members know of.
-    pub(super) recorded: Vec<u16>,
+    /// Indexes of the members of the last generation that all of its members know of. At first there may be several of which that is not known.
+    pub(super) recorded: Vec<Vec<u16>>,
     /// Areas that get the log already, and have no base yet.
     pub(super) joining: Vec<Member>,
     pub(super) log: Option<Log>,
@@ -47,7 +47,13 @@ impl State {
     /// these meets one of the members, which knows of all changes.
     pub(super) fn is_half(&self) -> bool {
         let is_member = |index: &&u16| self.members.iter().any(|member| member.index == **index);
-        self.recorded.iter().filter(is_member).count() * 2 >= self.recorded.len()
+        let mut all = self.recorded.iter();
+        all.all(|recorded| recorded.iter().filter(is_member).count() * 2 >= recorded.len())
+    }
+
+    /// Whether the drive may hold what was known last.
+    pub(super) fn is_recorded(&self, index: u16) -> bool {
+        self.recorded.iter().flatten().any(|known| *known == index)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Reservation commands: what a host may do with a drive that others reach too.
 //!
-//! Guarantee: Preempt and Abort is answered when no command of the preempted hosts can touch the drive any more. One of
-//! theirs that waits for data from its host meets the new state before it gets to the drive.
+//! Guarantee: who takes a reservation, also by Preempt and Abort, is answered when no command of a host that may not write any more can
+//! touch the drive. One that waits for data from its host meets the new state before it gets to the drive.
 
 use futures_util::future::join_all;
 use nvme::Status;
 use nvme::reservation::{KEY_BYTES, KEY_PAIR_BYTES, KeyPair, ReservationCommand};
-use reservations::{HostId, Request};
+use reservations::{Access, HostId, Request};
 
 use crate::controller::Kind;
 use crate::limits::TRANSFER_BYTES_MAX;
@@ -118,7 +118,13 @@ async fn change(command: &Command, nsid: u32, request: Request) -> Outcome {
         nsid,
         "reservations changed: {request}"
     );
-    let queues = sled.registry(Kind::Nvm).io_queues_of(&effects.abort);
+    // Who takes the reservation waits for all who may not write any more: another one may have shut them out, and not know yet that nothing
+    // of theirs is under way.
+    let (is_taken, now) = (matches!(request, Request::Acquire { .. }), reserved.now());
+    let is_out = |host: &HostId| {
+        effects.abort.contains(host) || is_taken && !now.admits(host, Access::Write)
+    };
+    let queues = sled.registry(Kind::Nvm).io_queues_of(is_out);
     join_all(queues.iter().map(|queue| queue.barriers.earlier_done())).await;
     Ok(Success::default())
 }

@@ -40,13 +40,13 @@ impl Entry {
 
 /// What a description is, whichever piece of it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edition {
+pub struct Edition {
     /// The pool that it is about.
-    pub(crate) pool: [u8; 16],
+    pub pool: [u8; 16],
     /// Its revision.
-    pub(crate) revision: u64,
+    pub revision: u64,
     /// Bytes of its text.
-    pub(crate) total: usize,
+    pub total: usize,
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ struct Unfinished {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct NodeTable {
+pub struct NodeTable {
     entries: [Option<Entry>; ENTRIES_MAX],
     description: Option<Description>,
     unfinished: Option<Unfinished>,
@@ -83,7 +83,7 @@ impl NodeTable {
     ///
     /// # Errors
     /// There is no such entry, or the text is too long; or another node keeps it.
-    pub(crate) fn keep(
+    pub fn keep(
         &mut self,
         number: u16,
         sent: SentText<'_>,
@@ -111,7 +111,7 @@ impl NodeTable {
     ///
     /// # Errors
     /// There is no such entry; or it is another node's, and stays that.
-    pub(crate) fn give_up(&mut self, number: u16, node: [u8; 16]) -> Result<(), Status> {
+    pub fn give_up(&mut self, number: u16, node: [u8; 16]) -> Result<(), Status> {
         let place = self.entry(number)?;
         if place.as_ref().is_some_and(|entry| entry.node != node) {
             return Err(Status::NODE_ENTRY_KEPT.with_dnr());
@@ -124,7 +124,7 @@ impl NodeTable {
     ///
     /// # Errors
     /// Another revision is there than the one to replace; or the list is too long, is not later, or comes with a UUID.
-    pub(crate) fn drain(
+    pub fn drain(
         &mut self,
         replaces: u64,
         revision: u64,
@@ -144,7 +144,7 @@ impl NodeTable {
     }
 
     /// Every entry that is not empty, and the list of drained machines.
-    pub(crate) fn list(&self, now: Instant) -> NodeEntries {
+    pub fn list(&self, now: Instant) -> NodeEntries {
         let milliseconds =
             |duration: Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
         let entries = (0..).zip(&self.entries).filter_map(|(number, entry)| {
@@ -171,7 +171,7 @@ impl NodeTable {
     /// # Errors
     /// There is a later revision; or the piece does not follow the one that this association sent before, of the same
     /// description; or it does not fit its text.
-    pub(crate) fn describe(
+    pub fn describe(
         &mut self,
         sender: u16,
         edition: Edition,
@@ -214,7 +214,7 @@ impl NodeTable {
     }
 
     /// What a host receives of the description, from `offset` of its text on: no more than `room` bytes.
-    pub(crate) fn description(&self, offset: usize, room: usize) -> Vec<u8> {
+    pub fn description(&self, offset: usize, room: usize) -> Vec<u8> {
         let Some(Description { edition, text }) = &self.description else {
             return DescriptionPiece::encode_nothing().to_vec();
         };

@@ -144,6 +144,41 @@ fn who_shuts_a_host_out_is_answered_when_nothing_of_that_one_can_happen_any_more
 }
 
 #[test]
+fn who_takes_a_drive_from_one_that_has_just_taken_it_waits_for_the_writes_of_the_first_one_too() {
+    story(async {
+        let (drive, spy) = SpyDrive::new(BLOCKS);
+        let stage = Stage::new(vec![Arc::new(drive)]);
+        let hosts = [Host::generate(), Host::generate(), Host::generate()];
+        let one = Attached::to(&stage, &hosts[0], 1).await;
+        let two = Attached::to(&stage, &hosts[1], 2).await;
+        let three = Attached::to(&stage, &hosts[2], 3).await;
+        for host in [&one, &two, &three] {
+            host.register(None).await.unwrap();
+        }
+        one.acquire(KIND).await.unwrap();
+        spy.holds_writes.store(true, Ordering::Relaxed);
+        let taking = async {
+            spy.holding.wait().await;
+            two.shut_out(&one).await.unwrap();
+        };
+        let taking_it_then = async {
+            spy.holding.wait().await;
+            while !two.is_holder(&hosts[1]).await {}
+            three.shut_out(&two).await.unwrap();
+            assert_eq!(spy.did(), [Did::Write], "before the answer");
+        };
+        let letting_go = async {
+            spy.holding.wait().await;
+            while !three.is_holder(&hosts[2]).await {}
+            spy.holds_writes.store(false, Ordering::Relaxed);
+            spy.gate.set();
+        };
+        let (written, (), (), ()) = join!(one.write(), taking, taking_it_then, letting_go);
+        written.expect("it began before");
+    });
+}
+
+#[test]
 fn a_host_that_was_shut_out_stays_so_when_the_sled_starts_again() {
     story(async {
         let dir = tempfile::tempdir().unwrap();

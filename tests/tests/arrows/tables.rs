@@ -17,7 +17,10 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
     ("initiator", &["fabric", "nvme", "reactor"]),
     (
         "fabric-drives",
+        // `reservations` and `sled` are for its tests alone.
         &[
+            "reservations",
+            "sled",
             "drives",
             "conformance",
             "initiator",
