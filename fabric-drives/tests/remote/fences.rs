@@ -306,17 +306,16 @@ fn an_opening_that_was_away_while_another_one_had_its_namespace_does_not_take_it
             let second = open_on(&sled, &Told::default(), "b", 2).await;
             second.claim(OWNER, Claim::Moved).await.expect("by force");
             write(&second, 5, 3).await.expect("its own now");
-            let there = Some(second).filter(|_| is_there);
-            while there.is_none() && sled.media().is_reserved() {
-                reactor::yield_now().await;
-            }
+            // One that leaves so soon gives nothing up: the first one may not know yet that it was shut out.
+            let _there = Some(second).filter(|_| is_there);
             seems_to_be(&sled, 1);
             match has_doubts {
                 true => first.fence().await.expect_err("shut out"),
                 false => write(&first, 5, 4).await.expect_err("shut out"),
             };
             assert_eq!(told.times(), 1);
-            assert_eq!(sled.media().disk[5 * BLOCK_BYTES], 3);
+            let media = sled.media();
+            assert!(media.is_reserved() && media.disk[5 * BLOCK_BYTES] == 3);
         });
     }
 }
