@@ -52,10 +52,13 @@ pub(super) struct Media {
 impl Media {
     /// The drive of a pool that was made, with its metadata or without.
     pub(super) fn new(members: &[usize], at: usize) -> Self {
-        let mut media = Self::default();
-        media.label = Label {
+        let label = Label {
             epoch: 1,
             process: 0,
+        };
+        let mut media = Self {
+            label,
+            ..Self::default()
         };
         if members.contains(&at) {
             let records = Rc::new(vec![Record::Opening(1, 0)]);
