@@ -216,7 +216,7 @@ pub(crate) async fn take(
             From::Nobody => Source::share(drives, known),
             From::Owner => Source::take_over(drives, known, shared_until),
         };
-        let (epoch, claimed) = prepare_folder(&dir, named, claim, ahead)?;
+        let (epoch, claimed) = prepare_folder(&dir, named, claim, (shared_until, ahead))?;
         // If it dies before all know that it has the pool, the others know from whom they take it.
         node.opens(epoch.saturating_add(1)).map_err(of_drive)?;
         Ok(claimed)
@@ -232,13 +232,13 @@ pub(crate) async fn take(
 }
 
 /// Makes the pool's folder of its drives, unless it has all that they have. The drives that were claimed for that are this node's
-/// until the pool is open: if nobody had them meanwhile, another standby would take them. Returns the epoch of the last opening too.
-/// Blocks.
+/// until the pool is open: if nobody had them meanwhile, another standby would take them. `said`: the last opening that any node
+/// said to begin, where nodes say so. Returns the epoch of the last opening too. Blocks.
 fn prepare_folder(
     dir: &Path,
     named: Vec<PathBuf>,
     claim: impl Fn(&[PathBuf], Option<Uuid>) -> Result<Source, Failure>,
-    ahead: Option<Ahead>,
+    (said, ahead): (Option<u32>, Option<Ahead>),
 ) -> Result<(u32, ClaimedDrives), Failure> {
     if !PoolDir::exists(dir) {
         let imported = claim(&named, None)?.import(dir, ahead)?;
@@ -247,11 +247,12 @@ fn prepare_folder(
     // Before they are this node's, another one may open the pool still.
     let known = PoolDir::look(dir).map_err(of_meta)?.identity().uuid;
     let mut source = claim(&drives_of(dir, named)?, Some(known))?;
-    let mut is_own = is_newest(dir, source.newest_opening())?;
+    let is_known = |source: &Source| source.newest_opening().is_some_and(|it| is_last(it, said));
+    let mut is_own = is_known(&source) && is_newest(dir, source.newest_opening())?;
     if is_own {
         // Another node may have taken the drives since, and have failed then.
         source.shut_out_owner()?;
-        is_own = is_newest(dir, source.newest_opening())?;
+        is_own = is_known(&source) && is_newest(dir, source.newest_opening())?;
     }
     if is_own {
         let epoch = source.newest_opening().map_or(0, |opening| opening.epoch);
@@ -302,6 +303,12 @@ fn aside(dir: &Path) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
     name.push(".older");
     PathBuf::from(name)
+}
+
+/// Whether no node said that it opens the pool later. One that did may have lost the drives that are reached here, and gone on with the
+/// other half of those with the metadata: then these drives and this folder know nothing of it, and an import asks for more than half.
+fn is_last(newest: &Opening, said: Option<u32>) -> bool {
+    said.is_none_or(|said| said <= newest.epoch)
 }
 
 /// Whether nobody has opened the pool since this folder did.
@@ -362,6 +369,18 @@ mod tests {
 
     fn waits() -> Verdict {
         Verdict::Wait(Some("a".to_owned()))
+    }
+
+    #[test]
+    fn a_folder_is_not_the_newest_when_a_node_said_that_it_opens_the_pool_later() {
+        let newest = Opening {
+            epoch: 7,
+            ..Opening::default()
+        };
+        assert!(!is_last(&newest, Some(8)));
+        assert!(is_last(&newest, Some(7)), "that was this opening");
+        assert!(is_last(&newest, Some(0)), "the sleds forgot");
+        assert!(is_last(&newest, None), "the cluster shuts others out");
     }
 
     #[test]
