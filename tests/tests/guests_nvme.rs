@@ -576,7 +576,7 @@ fn a_host_resets_a_controller_by_another_one() {
             number: 0,
             cpus: 1,
             story: "cross_reset",
-            arguments: &[TARGET_V4],
+            arguments: &[TARGET_V4, TARGET_V6],
             limit_seconds: 300,
             files: &[],
         };

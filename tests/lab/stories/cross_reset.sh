@@ -1,11 +1,11 @@
 # A host with two controllers has one of them reset by the other one (Cross-Controller Reset). This kernel does not do so by itself: the
 # command is put together here, of what the controller says of itself.
-# arguments: TARGET-ADDRESS
+# arguments: ADDRESS ADDRESS (of one target)
 . /lib/lab.sh
 . /lab/fields.sh
-tcp_up; reach "$1"
+tcp_up; reach "$1"; reach "$2"
 disk=$(attach "$1" -i 1 --ctrl-loss-tmo=0) || die connect
-nvme connect -t tcp -a "$1" -s 4420 -n "$NQN" -i 1 --ctrl-loss-tmo=600 -D >/dev/null || die "the second path"
+nvme connect -t tcp -a "$2" -s 4420 -n "$NQN" -i 1 --ctrl-loss-tmo=600 >/dev/null || die "the second path"
 set -- $(ls /sys/class/nvme)
 [ $# = 2 ] || die "controllers: $*"
 lost=$1 source=$2
