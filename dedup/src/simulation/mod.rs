@@ -17,7 +17,8 @@
 //! made. In one of eight they have two copies: then a drive that fails goes offline, any one drive is lost with a crash, and
 //! after each opening all copies on drives that are online hold what their rows say (`mirrors`, `losses`). In every second one
 //! drives are emptied and the redundancy is changed while hosts write. In one of eight journal and store are on the drives too,
-//! by the code that copies them there, and the pool is imported from the drives that are left (`on_drives`).
+//! by the code that copies them there, and the pool is imported from the drives that are left (`on_drives`). In every fourth story, and
+//! in half of these, the pool writes through, as one that nodes share: all that was acknowledged is there after any crash.
 //!
 //! `ONEFOLD_SEED=n` replays one seed, `ONEFOLD_SEEDS=count` runs that many (from `ONEFOLD_SEED_FIRST` on):
 //! `ONEFOLD_SEEDS=100000 cargo test -p dedup simulation -- --nocapture`. `ONEFOLD_SEED_STEP=8` runs every eighth one from the
@@ -132,6 +133,11 @@ struct Story {
     openings: Cell<u128>,
 }
 
+/// Whether all that is acknowledged in a story is durable.
+fn writes_through(seed: u64) -> bool {
+    seed % 4 == 1 || (on_drives::is_on_drives(seed) && seed % 32 < 16)
+}
+
 /// Whether a pool takes changes.
 fn is_whole(engine: &Engine) -> bool {
     let state = crate::sync::wait::lock(&engine.shared.state);
@@ -186,6 +192,8 @@ impl Story {
                 1 => 0,
                 _ => rng.random_range(0..3000),
             },
+            // As in a pool that another node may take over.
+            write_through: writes_through(seed),
             ..EngineConfig::default()
         };
         let blocking = match rng.random() {

@@ -389,6 +389,7 @@ impl Actor {
         result: Option<Result<()>>,
         is_durable: bool,
     ) {
+        let is_durable = is_durable || self.engine.shared.config.write_through;
         let mut world = self.world.borrow_mut();
         let Some(result) = result else {
             world.tally.dropped += 1;
