@@ -195,7 +195,7 @@ impl Opening {
 
     async fn claim(&self, claim: Claim) -> Result<(), DriveError> {
         let _turn = self.turn().await;
-        // Where nobody was registered, nobody had it: sleds keep that. So nothing is waited for.
+        // Where nobody was registered, nobody had it: sleds keep that. So it waits for nothing.
         let (key, _) = self.shared.take_for(self, POOL, claim).await?;
         self.shared.claimed(POOL, key);
         self.is_claimed.set(true);
