@@ -395,8 +395,10 @@ impl Shared {
                 ended => ended.map_err(refused)?,
             }
         }
-        let is_elsewhere = |one: &&ReportedRegistrant| !is_of_machine(&one.host, &self.host);
-        if preempted.iter().any(is_elsewhere) {
+        // Who is registered alone has left in order, and has nothing under way.
+        let is_shut_out =
+            |one: &&ReportedRegistrant| one.is_holder && !is_of_machine(&one.host, &self.host);
+        if preempted.iter().any(is_shut_out) {
             let settled = self.facts().settled_after(self.limits.keep_alive);
             self.reservation.keep_until(Instant::now() + settled);
         }

@@ -124,11 +124,14 @@ fn the_first_connection_that_is_taken_finds_all_that_was_there_and_none_is_refus
         assert_eq!(after.namespaces, before.namespaces);
         let final_ones = after.refusals.iter().filter(|status| status.is_dnr());
         assert_eq!(final_ones.count(), 0, "{:?}", after.refusals);
-        // Everything as it was, queue sizes too; only the controller's identifier is another one.
+        // Everything as it was, queue sizes too; only what names the controller, and this life of it, is other than before.
         assert!(!identifiers.contains(&after.identify.cntlid), "used again");
+        assert_ne!(after.identify.cirn, before.identify.cirn);
         identifiers.push(after.identify.cntlid);
         let expected = IdentifyController {
             cntlid: after.identify.cntlid,
+            ciu: after.identify.ciu,
+            cirn: after.identify.cirn,
             unvmcap: after.identify.unvmcap,
             ..before.identify.clone()
         };
