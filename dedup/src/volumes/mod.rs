@@ -287,7 +287,8 @@ impl Volume {
         }
         let seen = self.core.last_changes.of(span.first, span.end);
         drop(guard);
-        let result = self.is_durable(seen).await;
+        // In memory of its own: the commands of other pools do not carry the room for a flush.
+        let result = Box::pin(self.is_durable(seen)).await;
         if result.is_err() {
             buf.fill(0);
         }
@@ -302,13 +303,17 @@ impl Volume {
         }
     }
 
-    async fn read_span(&self, span: Span, buf: Buffer) -> (Result<()>, Buffer) {
+    fn read_span(
+        &self,
+        span: Span,
+        buf: Buffer,
+    ) -> impl Future<Output = (Result<()>, Buffer)> + '_ {
         let piece = Piece {
             start: span.first,
             count: span.count(),
             buffer_offset: 0,
         };
-        read_piece(&self.shared, &self.core, piece, buf).await
+        read_piece(&self.shared, &self.core, piece, buf)
     }
 
     /// Reads the sub-blocks at the ends, changes their part, and writes all: for LBAs of 512 bytes.
