@@ -2,7 +2,8 @@
 //!
 //! Guarantees:
 //! - Preempt and Abort is answered when no command of the preempted hosts can touch the namespace any more: waiting
-//!   commands are aborted, running ones end first, and an association whose commands do not end in time is ended.
+//!   commands are aborted, running ones end first, and an association whose commands do not end in time is ended. The same holds of
+//!   hosts that a preempted one has preempted, and still waits for.
 //! - Two hosts that preempt each other never wait for each other.
 
 use std::pin::pin;
@@ -19,6 +20,7 @@ use crate::commands::admit::reach;
 use crate::connected_queue::command::{Command, Fault, Outcome, Success};
 use crate::controller::{Controller, QueueHandle};
 use crate::queue::Queue;
+use crate::reservation::Fence;
 use crate::target::Target;
 
 /// Byte offsets in the command, for the error log.
@@ -120,14 +122,16 @@ async fn change<Q: Queue>(command: &Command<Q>, nsid: u32, request: Request) -> 
     let shared = namespace.admission.reservations.current();
     let volume = namespace.volume.info().uuid;
     let proven = controller.is_proven().then_some(&controller.host.nqn);
-    let effects = shared
+    let (effects, fence) = shared
         .change(target.engine()?, |now| {
             let host = HostId::from_bytes(host);
             let effects = now.apply(host, request)?;
             if let Some(name) = proven {
                 now.own(host, name)?;
             }
-            Ok::<_, Fault>(effects)
+            let is_fencing = !effects.abort.is_empty();
+            let fence = is_fencing.then(|| shared.fences.open(host, &effects.abort));
+            Ok::<_, Fault>((effects, fence))
         })
         .await?;
     fabric::log_of_peer!(
@@ -140,27 +144,36 @@ async fn change<Q: Queue>(command: &Command<Q>, nsid: u32, request: Request) -> 
         "reservations changed: {request}"
     );
     target.tell_registrants(volume, &effects.notify);
-    if !effects.abort.is_empty() {
+    if let Some(fence) = fence {
         // From here on this command changes nothing, and others need not wait for it: the host that is preempted here
         // may preempt this one elsewhere at the same time.
         command.is_harmless();
-        fence(target, volume, &effects).await;
+        wait_out(target, volume, &effects, &fence).await;
+        shared.fences.close(&fence);
     }
     Ok(Success::default())
 }
 
-/// Waits until no command of these hosts that came before can touch the volume.
-async fn fence(target: &Arc<Target>, volume: Uuid, effects: &Effects) {
+/// Waits until no command that the hosts of a fence sent before can touch the volume.
+async fn wait_out(target: &Arc<Target>, volume: Uuid, effects: &Effects, fence: &Fence) {
+    let of = |controller: &Controller| HostId::from_bytes(controller.host.id);
     let fenced: Vec<(Arc<Controller>, u32)> = target
         .viewers(volume)
         .into_iter()
-        .filter(|(controller, _)| {
-            let host = HostId::from_bytes(controller.host.id);
-            effects.abort.contains(&host)
-        })
+        .filter(|(controller, _)| fence.is_for(&of(controller)))
         .collect();
     let queues: Vec<(Arc<QueueHandle>, u32)> = fenced
         .iter()
+        .flat_map(|(controller, nsid)| {
+            let queues = controller.io_queues().into_iter();
+            queues.map(|queue| (queue, *nsid))
+        })
+        .collect();
+    // Others may have registered again since they were preempted.
+    let preempted = fenced
+        .iter()
+        .filter(|(controller, _)| effects.abort.contains(&of(controller)));
+    let aborted: Vec<(Arc<QueueHandle>, u32)> = preempted
         .flat_map(|(controller, nsid)| {
             let queues = controller.io_queues().into_iter();
             queues.map(|queue| (queue, *nsid))
@@ -173,7 +186,7 @@ async fn fence(target: &Arc<Target>, volume: Uuid, effects: &Effects) {
     );
     let abort = async {
         loop {
-            for (queue, nsid) in &queues {
+            for (queue, nsid) in &aborted {
                 queue.waiting.abort_namespace(*nsid);
             }
             reactor::sleep(ABORT_INTERVAL).await;

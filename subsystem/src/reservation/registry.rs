@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::describe::Describe;
 use crate::errors::Failure;
 use crate::lock::lock;
+use crate::reservation::fences::Fences;
 
 /// What the keys of stored reservations begin with; the volume's UUID follows.
 pub(crate) const KEY_PREFIX: &str = "reservation/";
@@ -29,6 +30,8 @@ pub(crate) struct Registry {
 pub(crate) struct Shared {
     volume: Uuid,
     current: Current,
+    /// Who was preempted, and may have commands under way.
+    pub(crate) fences: Fences,
     /// The pool has something of them.
     is_stored: AtomicBool,
 }
@@ -166,6 +169,7 @@ impl Shared {
         Self {
             volume,
             current: Current::new(reservations),
+            fences: Fences::default(),
             is_stored: AtomicBool::new(is_stored),
         }
     }

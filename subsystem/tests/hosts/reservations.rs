@@ -19,6 +19,7 @@ use crate::harness::{Attached, FakeQueue, Lab, Reply, read, story, write};
 
 const HOLDER_KEY: u64 = 0xa1;
 const REGISTRANT_KEY: u64 = 0xb2;
+const OTHER_KEY: u64 = 0xc3;
 
 fn pair(current: u64, other: u64) -> Vec<u8> {
     KeyPair { current, other }.encode().to_vec()
@@ -294,6 +295,37 @@ fn preempt_and_abort_ends_what_the_other_host_has_on_its_way() {
         drop(elsewhere);
         let data = cast.other.call_in(read(1, 0, 1), 4096).await.ok().data;
         assert_eq!(data, vec![0; 4096], "the aborted write left nothing");
+    });
+}
+
+#[test]
+fn who_preempts_a_host_waits_for_those_too_whom_that_one_still_waits_for() {
+    story(async |lab| {
+        let cast = Cast::new(&lab).await;
+        lab.create_volume("vol1", 16 << 20, 4096).await;
+        let kind = ReservationType::WriteExclusive;
+        cast.set(kind).await;
+        register(&cast.other, OTHER_KEY).await.ok();
+        // The holder's queue has a command that does not end, so nobody knows of its writes that none is under way.
+        let (_, stuck) = cast.holder.begin_stuck(write(2, 0, 1), 4096);
+        let preempt = || acquiring(1, AcquireAction::PreemptAndAbort, kind);
+        let keys = pair(REGISTRANT_KEY, HOLDER_KEY);
+        let first = cast.registrant.begin_with(preempt(), keys);
+        let is_gone = async |key| {
+            let registrants = report(&cast.other).await.registrants;
+            !registrants.iter().any(|one| one.key == key)
+        };
+        while !is_gone(HOLDER_KEY).await {}
+        let keys = pair(OTHER_KEY, REGISTRANT_KEY);
+        let mut second = cast.other.begin_with(preempt(), keys);
+        while !is_gone(REGISTRANT_KEY).await {}
+        for _ in 0..20 {
+            cast.other.call_in(read(1, 0, 1), 4096).await.ok();
+        }
+        assert!(second.try_recv().is_err(), "answered too early");
+        cast.holder.close_from_host();
+        second.await.expect("an answer").ok();
+        drop((first, stuck));
     });
 }
 
