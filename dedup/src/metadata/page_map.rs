@@ -220,6 +220,14 @@ impl PageMap {
         }
     }
 
+    /// Asks for what is in memory of a sub-block, so that what many commands look at comes at the same time.
+    pub(crate) fn prefetch(&self, sub_block: u64) {
+        let (page, entry) = split(sub_block);
+        if let Slot::Resident(page) = self.slot(page) {
+            page.prefetch(entry);
+        }
+    }
+
     /// Where a sub-block is stored.
     #[inline]
     pub(crate) fn find(&self, sub_block: u64) -> Result<Option<Mapping>, NotResident> {

@@ -1,6 +1,8 @@
 //! What a command of a batch claims: a block, known or new, for each content that it has none for; and how
 //! that is undone when there is no room for all of them.
 
+use std::sync::Arc;
+
 use meta::{Pba, VerifyPolicy};
 
 use super::{Batch, Crc, Item, Job, New, Progress};
@@ -17,12 +19,7 @@ use crate::sync::wait::lock;
 impl Batch {
     /// Looks up every content that has no block yet.
     pub(super) fn claim(&mut self) -> Result<()> {
-        for job in &self.jobs {
-            if let Some(command) = &job.command {
-                let map = command.volume.pages();
-                note_old(&map, command.start, &mut self.items[job.items.clone()]);
-            }
-        }
+        self.note_what_is_mapped();
         // What is not needed any more goes when the state is not locked.
         let mut void = Vec::new();
         let shared = self.shared.clone();
@@ -45,6 +42,26 @@ impl Batch {
         }
         state.evict_some();
         Ok(())
+    }
+
+    /// Notes what is mapped now where the commands write. Those for one volume share its lock, and what they look at is asked for
+    /// together.
+    fn note_what_is_mapped(&mut self) {
+        let volume = |job: &Job| job.command.as_ref().map(|it| Arc::as_ptr(&it.volume));
+        for jobs in self.jobs.chunk_by(|a, b| volume(a) == volume(b)) {
+            let commands = || {
+                jobs.iter()
+                    .filter_map(|it| Some((it, it.command.as_ref()?)))
+            };
+            let Some((_, first)) = commands().next() else {
+                continue;
+            };
+            let map = first.volume.pages();
+            commands().for_each(|(_, command)| map.prefetch(command.start));
+            for (job, command) in commands() {
+                note_old(&map, command.start, &mut self.items[job.items.clone()]);
+            }
+        }
     }
 
     fn claim_in(&mut self, state: &State, void: &mut Vec<Kept>) -> Result<()> {

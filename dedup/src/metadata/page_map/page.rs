@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use meta::{Mapping, Pba};
+use reactor::prefetch;
 
 use super::inherit::PageEntries;
 use super::{PAGE, View};
@@ -34,6 +35,13 @@ pub(super) struct Page {
 }
 
 impl Page {
+    /// Asks for what a look at an entry and a change of it read.
+    pub(super) fn prefetch(&self, entry: usize) {
+        prefetch(&self.pbas[entry]);
+        prefetch(&self.crcs[entry]);
+        prefetch(&self.own);
+    }
+
     /// `is_complete`: no ancestor shows anything.
     pub(super) fn empty(ticket: u32, is_complete: bool) -> Box<Self> {
         Box::new(Self {

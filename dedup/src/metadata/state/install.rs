@@ -107,30 +107,39 @@ impl State {
         self.is_shareable() && maps.all(|map| map.is_some_and(|(map, ..)| is_head(map)))
     }
 
-    /// Makes the changes of such records. Their new blocks' references pass from the command to the map.
+    /// Makes the changes of such records. Their new blocks' references pass from the commands to the maps, before any old one goes.
     pub(crate) fn install_shared(&self, records: &[RecordRef<'_>]) {
-        for record in records {
-            let Some((map, start, entries)) = record.as_map() else {
+        let last = self.last_change();
+        let maps = || records.iter().filter_map(RecordRef::as_map);
+        let entries = || maps().flat_map(|(_, _, entries)| entries);
+        let mut replaced = Vec::with_capacity(entries().count());
+        let new = entries().filter_map(MapEntry::new_block).count();
+        let mut mapped = Vec::with_capacity(new);
+        let bytes = (new * SUB_BLOCK_BYTES) as u64;
+        self.unflushed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        let map_of = |record: &RecordRef<'_>| record.as_map().map(|(map, ..)| map);
+        // Records of one map share its lock.
+        for records in records.chunk_by(|a, b| map_of(a) == map_of(b)) {
+            let Some(map) = records.first().and_then(map_of) else {
                 continue;
             };
             let Some(entry) = self.ancestry.volume(&self.volumes, map) else {
                 continue;
             };
-            let new_blocks = entries.iter().filter_map(MapEntry::new_block);
-            let bytes = (new_blocks.count() * SUB_BLOCK_BYTES) as u64;
-            self.unflushed_bytes.fetch_add(bytes, Ordering::AcqRel);
-            let last = self.last_change();
-            self.maps_waiting(entries, last);
-            let mut replaced = Vec::with_capacity(entries.len());
-            let each = |old| replaced.push(old);
-            let done = entry
-                .map()
-                .replace_run(start, entries, last, &self.resident, each);
-            self.count_mappings(entries, &replaced, last);
-            if let Err(at) = done {
-                self.miss_page(map, at);
+            let mut pages = entry.map();
+            for (_, start, entries) in records.iter().filter_map(RecordRef::as_map) {
+                self.maps_waiting(entries, last);
+                let before = replaced.len();
+                let each = |old| replaced.push(old);
+                let done = pages.replace_run(start, entries, last, &self.resident, each);
+                let done_with = entries[..replaced.len() - before].iter();
+                mapped.extend(done_with.filter_map(|entry| Some(entry.new_block()?.pba)));
+                if let Err(at) = done {
+                    self.miss_page(map, at);
+                }
             }
         }
+        self.count_mappings(mapped.into_iter(), &replaced, last);
     }
 
     /// Contents that wait for their index entries are mapped by a record.
@@ -143,10 +152,13 @@ impl State {
     }
 
     /// The references of what was mapped pass to the map, before any old one goes.
-    fn count_mappings(&self, entries: &[MapEntry], replaced: &[Option<Pba>], record: u64) {
-        let mapped = &entries[..replaced.len()];
-        let new = mapped.iter().filter_map(MapEntry::new_block);
-        self.blocks.pass_on(new.map(|new| new.pba), record);
+    fn count_mappings(
+        &self,
+        new: impl Iterator<Item = Pba>,
+        replaced: &[Option<Pba>],
+        record: u64,
+    ) {
+        self.blocks.pass_on(new, record);
         let old = replaced.iter().flatten();
         let freed: Vec<Pba> = old
             .filter_map(|old| self.drop_reference(*old, record))
@@ -180,7 +192,9 @@ impl State {
             let new = |entry: &MapEntry| entry.new_block().map(|new| new.pba);
             replaced.extend(entries.iter().map(new));
         }
-        self.count_mappings(entries, &replaced, record);
+        let mapped = &entries[..replaced.len()];
+        let new = mapped.iter().filter_map(MapEntry::new_block);
+        self.count_mappings(new.map(|new| new.pba), &replaced, record);
         if let Some(at) = missing {
             self.miss_page(map, at);
         }
