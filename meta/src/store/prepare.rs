@@ -102,17 +102,18 @@ impl<'a> Preparation<'a> {
             let after = resolve_block(*pba, before, change)?;
             self.index_entries
                 .add(*pba, IndexEntryChange::new(before, after, change));
-            let (was, is) = (before.is_some(), after.is_some());
-            if !self.totals.change_block(*pba, was, is) && self.batch.totals.is_none() {
-                return Err(too_few("blocks"));
-            }
-            present = present & !(1 << position) | u64::from(is) << position;
+            present = present & !(1 << position) | u64::from(after.is_some()) << position;
             if before != after {
                 operand.put(position, after);
             }
         }
-        if operand.is_empty() {
+        let (Some((pba, _)), false) = (changes.first(), operand.is_empty()) else {
             return Ok(());
+        };
+        let (new, gone) = (present & !row.present(), row.present() & !present);
+        let (new, gone) = (new.count_ones().into(), gone.count_ones().into());
+        if !self.totals.change_blocks(*pba, new, gone) && self.batch.totals.is_none() {
+            return Err(too_few("blocks"));
         }
         match present {
             0 => out.delete(key),
@@ -220,16 +221,20 @@ impl<'a> Preparation<'a> {
         out: &mut WriteBatch,
     ) -> Result<(), MetaError> {
         let (mut added, mut gone) = (0u64, 0u64);
-        for ((map, sub_block), change) in changes {
+        let (mut mapped, mut unmapped) = (0, 0);
+        for ((_, sub_block), change) in changes {
             let (was, is_mapped) = change.is_mapped();
+            mapped += u64::from(is_mapped);
+            unmapped += u64::from(was);
             let is = change.new.is_some();
-            if !self.totals.change_mapping(*map, was, is_mapped) && self.batch.totals.is_none() {
-                return Err(too_few("mappings"));
-            }
             let position = page::position(*sub_block);
             added |= u64::from(is) << position;
             gone |= u64::from(!is) << position;
             operand.put(position, change.new);
+        }
+        let map = changes.first().map_or(0, |((map, _), _)| *map);
+        if !self.totals.change_mappings(map, mapped, unmapped) && self.batch.totals.is_none() {
+            return Err(too_few("mappings"));
         }
         let remaining = match &stored {
             Some(value) => {
