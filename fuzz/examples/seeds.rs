@@ -312,8 +312,17 @@ fn disk(seeds: &mut Seeds) {
         crc32c: 5,
         has_index_entry: false,
     };
-    let blocks = [77, 78, 127].map(|number| (Pba::new(1, number), block));
+    let blocks = [77, 79, 127].map(|number| (Pba::new(1, number), block));
     let blocks = Row::Blocks(blocks.to_vec());
+    // Runs with fingerprints, and without.
+    let block_runs = (64..70).map(|number| {
+        let mut row = block;
+        if number > 66 {
+            row.fingerprint = Fingerprint::NONE;
+        }
+        (Pba::new(1, number), row)
+    });
+    let block_runs = Row::Blocks(block_runs.collect());
     let mapping = meta::Mapping {
         pba: Pba::new(1, 77),
         crc32c: 5,
@@ -321,6 +330,15 @@ fn disk(seeds: &mut Seeds) {
     let mappings = Row::Mappings {
         map: 7,
         mappings: [64, 66, 100].map(|number| (number, mapping)).to_vec(),
+    };
+    // Runs of addresses that rise, and of the same one.
+    let mapping_runs = (64..70).map(|number| {
+        let pba = Pba::new(1, 77 + number.min(67));
+        (number, meta::Mapping { pba, crc32c: 5 })
+    });
+    let mapping_runs = Row::Mappings {
+        map: 7,
+        mappings: mapping_runs.collect(),
     };
     let mut totals = meta::Totals::default();
     totals.add_mapping(7);
@@ -330,7 +348,9 @@ fn disk(seeds: &mut Seeds) {
         version,
     };
     for (name, row) in [
-        // Without forks, with forks of older programs, with forks.
+        // Without forks, with forks; of older programs.
+        ("format-7", format(7)),
+        ("format-8", format(8)),
         ("format", format(4)),
         ("format-5", format(5)),
         ("format-6", format(6)),
@@ -338,6 +358,8 @@ fn disk(seeds: &mut Seeds) {
         ("volume", Row::Volume(volume())),
         ("blocks", blocks),
         ("mappings", mappings),
+        ("blocks-runs", block_runs),
+        ("mappings-runs", mapping_runs),
         (
             "setting",
             Row::Setting("subsystem/nqn".into(), b"{}".to_vec()),
@@ -356,7 +378,10 @@ fn disk(seeds: &mut Seeds) {
     change.extend([0x83, 0x84, 5]);
     change.extend([9; 12]);
     change.push(0x86);
-    seeds.add("row", "change".into(), change);
+    seeds.add("row", "change".into(), change.clone());
+    // What is gone, as a run too.
+    change.extend([0xC8, 3]);
+    seeds.add("row", "change-runs".into(), change);
     let mut label = Label {
         drive: DriveLabel {
             pool: Uuid::from_u128(1),

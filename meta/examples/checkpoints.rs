@@ -32,19 +32,22 @@ struct Workload {
     run: u64,
     /// Whether writes follow each other, instead of going anywhere.
     in_order: bool,
+    /// Whether the volume has deduplication: contents have fingerprints.
+    is_deduplicated: bool,
     /// Changes that are measured.
     changes: u64,
 }
 
 const GIB: u64 = 1 << 18;
 
-const WORKLOADS: [Workload; 4] = [
+const WORKLOADS: [Workload; 6] = [
     Workload {
         name: "overwrite-1g",
         volume: GIB,
         is_full: true,
         run: 1,
         in_order: false,
+        is_deduplicated: true,
         changes: 4 << 20,
     },
     Workload {
@@ -53,6 +56,7 @@ const WORKLOADS: [Workload; 4] = [
         is_full: false,
         run: 1,
         in_order: false,
+        is_deduplicated: true,
         changes: 4 << 20,
     },
     Workload {
@@ -61,6 +65,7 @@ const WORKLOADS: [Workload; 4] = [
         is_full: true,
         run: 1,
         in_order: false,
+        is_deduplicated: true,
         changes: 2 << 20,
     },
     Workload {
@@ -69,6 +74,25 @@ const WORKLOADS: [Workload; 4] = [
         is_full: true,
         run: 32,
         in_order: true,
+        is_deduplicated: true,
+        changes: 4 << 20,
+    },
+    Workload {
+        name: "overwrite-1g-no-dedup",
+        volume: GIB,
+        is_full: true,
+        run: 1,
+        in_order: false,
+        is_deduplicated: false,
+        changes: 4 << 20,
+    },
+    Workload {
+        name: "in-order-128k-no-dedup",
+        volume: 4 * GIB,
+        is_full: true,
+        run: 32,
+        in_order: true,
+        is_deduplicated: false,
         changes: 4 << 20,
     },
 ];
@@ -80,6 +104,7 @@ struct Pool {
     /// Freed by records that are not stored yet.
     freed: Vec<u64>,
     cursor: usize,
+    is_deduplicated: bool,
     rng: ChaCha8Rng,
 }
 
@@ -94,11 +119,13 @@ impl Pool {
             self.is_used[self.cursor] = true;
             let old = self.map[at as usize].replace(block);
             self.freed.extend(old);
-            let mut fingerprint = [0; 16];
-            self.rng.fill_bytes(&mut fingerprint);
+            let mut fingerprint = Fingerprint::NONE;
+            if self.is_deduplicated {
+                self.rng.fill_bytes(&mut fingerprint.0);
+            }
             let new = NewBlock {
                 pba: Pba::new(0, block),
-                fingerprint: Fingerprint(fingerprint),
+                fingerprint,
                 crc32c: self.rng.random(),
             };
             MapEntry {
@@ -231,6 +258,7 @@ fn measure(workload: &Workload, dir: &Path, batch: u64, scale: u64) -> Result<()
         is_used: vec![false; blocks as usize],
         freed: Vec::new(),
         cursor: 0,
+        is_deduplicated: workload.is_deduplicated,
         rng: ChaCha8Rng::seed_from_u64(1),
     };
     if workload.is_full {
@@ -252,7 +280,7 @@ fn measure(workload: &Workload, dir: &Path, batch: u64, scale: u64) -> Result<()
     let count = changes as f64;
     let mapped = pool.map.iter().flatten().count() as f64;
     println!(
-        "{:14} {:5.2} us a change: {:4.2} building, {:4.2} applying, {:4.2} behind; {:5.1} bytes written; \
+        "{:22} {:5.2} us a change: {:4.2} building, {:4.2} applying, {:4.2} behind; {:5.1} bytes written; \
          {:5.1} bytes stored a mapped sub-block ({:.0} MB)",
         workload.name,
         whole / count * 1e6,

@@ -438,10 +438,10 @@ fn sorted_mappings(
     let mut changes = Vec::with_capacity(entries.len());
     let mapping = |NewBlock { pba, crc32c, .. }: NewBlock| Mapping { pba, crc32c };
     // Entries lie in the order of time. They are fetched for all at once, so that the processor waits for many at a time.
-    let mut alone = Vec::with_capacity(entries.len());
+    let mut alone: Vec<(u32, u32)> = Vec::with_capacity(entries.len());
     mappings.by_number(records, |(map, sub_block), occurrences| {
         if let [occurrence] = occurrences {
-            alone.push((changes.len(), occurrence.entry()));
+            alone.push((changes.len() as u32, occurrence.entry() as u32));
             let change = MapChange {
                 old: None,
                 new: None,
@@ -472,8 +472,8 @@ fn sorted_mappings(
     })?;
     let mut is_nothing = Vec::new();
     for (at, entry) in alone {
-        let MapEntry { old, new } = entries[entry];
-        changes[at].1 = MapChange {
+        let MapEntry { old, new } = entries[entry as usize];
+        changes[at as usize].1 = MapChange {
             old,
             new: new.map(mapping),
         };
@@ -504,7 +504,7 @@ fn sorted_blocks(
 ) -> Result<Changes<Pba, BlockChange>, MetaError> {
     let mut changes = Vec::with_capacity(2 * entries.len());
     // As for mappings, entries are fetched for all at once.
-    let mut named = Vec::with_capacity(entries.len());
+    let mut named: Vec<(u32, u32)> = Vec::with_capacity(entries.len());
     references.by_number(records, |pba, of_one| {
         let mut change = BlockChange::default();
         let mut new = None;
@@ -520,13 +520,13 @@ fn sorted_blocks(
                 }
             }
         }
-        named.extend(new.map(|entry| (changes.len(), entry)));
+        named.extend(new.map(|entry| (changes.len() as u32, entry as u32)));
         changes.push((Pba(pba), change));
         Ok::<(), MetaError>(())
     })?;
     for (at, entry) in named {
-        let new = entries[entry].new;
-        changes[at].1.content = new.map(|new| BlockContent {
+        let new = entries[entry as usize].new;
+        changes[at as usize].1.content = new.map(|new| BlockContent {
             fingerprint: new.fingerprint,
             crc32c: new.crc32c,
         });
@@ -543,6 +543,7 @@ fn volume_error(id: u32, what: &str) -> MetaError {
 /// # Errors
 /// [`MetaError::Inconsistent`] if a count would leave the range of its type, if content would appear
 /// from nowhere, or if it would change while mappings point to it.
+#[inline]
 pub(crate) fn resolve_block(
     pba: Pba,
     stored: Option<BlockRow>,

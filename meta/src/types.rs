@@ -548,27 +548,25 @@ impl Totals {
         *self.blocks.entry(pba.drive()).or_default() += 1;
     }
 
-    /// Follows the change of a mapping; false if that cannot be.
-    pub(crate) fn change_mapping(&mut self, map: MapId, before: bool, after: bool) -> bool {
-        change(&mut self.mapped, map, before, after)
+    /// So many mappings come, and so many go; false if that cannot be.
+    pub(crate) fn change_mappings(&mut self, map: MapId, new: u64, gone: u64) -> bool {
+        change(&mut self.mapped, map, new, gone)
     }
 
-    /// Follows the change of a block's row; false if that cannot be.
-    pub(crate) fn change_block(&mut self, pba: Pba, before: bool, after: bool) -> bool {
-        change(&mut self.blocks, pba.drive(), before, after)
+    /// So many rows of blocks of the drive of this one come, and so many go; false if that cannot be.
+    pub(crate) fn change_blocks(&mut self, pba: Pba, new: u64, gone: u64) -> bool {
+        change(&mut self.blocks, pba.drive(), new, gone)
     }
 }
 
-fn change<K: Ord + Copy>(counts: &mut BTreeMap<K, u64>, key: K, before: bool, after: bool) -> bool {
-    if before == after {
+fn change<K: Ord + Copy>(counts: &mut BTreeMap<K, u64>, key: K, new: u64, gone: u64) -> bool {
+    if new == gone {
         return true;
     }
     let count = counts.entry(key).or_default();
-    let changed = if after {
-        count.checked_add(1)
-    } else {
-        count.checked_sub(1)
-    };
+    let changed = count
+        .checked_add(new)
+        .and_then(|count| count.checked_sub(gone));
     *count = changed.unwrap_or(0);
     if *count == 0 {
         counts.remove(&key);

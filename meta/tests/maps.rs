@@ -169,18 +169,18 @@ fn rows_with_parents_have_a_version_of_their_own_and_others_stay_as_they_were() 
     let store = open(&dir);
     apply(&store, 1, forked().drain(..2).collect(), 10);
     drop(store);
-    assert_eq!(version(), 4);
+    assert_eq!(version(), 7);
     let store = open(&dir);
     apply(&store, 3, forked().drain(2..).collect(), 10);
     drop(store);
     let reader = RocksStore::open_read_only(&dir, POOL, RocksOptions::default());
     assert_eq!(reader.expect("opening").maps().expect("maps").len(), 3);
-    assert_eq!(version(), 6);
+    assert_eq!(version(), 8);
     assert_eq!(open(&dir).maps().expect("maps").len(), 3);
 }
 
 #[test]
-fn a_store_whose_maps_inherit_page_by_page_is_raised_when_it_is_opened_to_be_written_to() {
+fn a_store_of_an_older_program_is_raised_when_it_is_opened_to_be_written_to() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("store");
     RocksStore::create(&dir, POOL).expect("creating");
@@ -194,15 +194,32 @@ fn a_store_whose_maps_inherit_page_by_page_is_raised_when_it_is_opened_to_be_wri
         rocksdb::DB::open_cf_with_opts(&options, &dir, families()).expect("opening")
     };
     let version = || raw().get(b"f").expect("reading").expect("the format row")[0];
-    assert_eq!(version(), 4);
-    let mut format = 5u32.to_le_bytes().to_vec();
-    format.extend_from_slice(POOL.as_bytes());
-    raw().put(b"f", format).expect("writing");
-    let reader = RocksStore::open_read_only(&dir, POOL, RocksOptions::default());
-    assert_eq!(reader.expect("opening").maps().expect("maps"), []);
-    assert_eq!(version(), 5);
-    drop(open(&dir));
-    assert_eq!(version(), 6);
+    assert_eq!(version(), 7);
+    let format = |version: u8| [&[version, 0, 0, 0], &POOL.as_bytes()[..]].concat();
+    // Without forks; with some, of maps that inherit page by page; with some.
+    for (old, new) in [(4, 7), (5, 8), (6, 8)] {
+        raw().put(b"f", format(old)).expect("writing");
+        let reader = RocksStore::open_read_only(&dir, POOL, RocksOptions::default());
+        assert_eq!(reader.expect("opening").maps().expect("maps"), []);
+        assert_eq!(version(), old);
+        drop(open(&dir));
+        assert_eq!(version(), new);
+    }
+    raw().put(b"f", format(9)).expect("writing");
+    let refused = RocksStore::open(&dir, POOL, RocksOptions::default()).err();
+    let text = refused.expect("a newer store").to_string();
+    assert!(
+        text.contains("format version 9, this program reads version 8"),
+        "{text}"
+    );
+    // A repair would throw away what it does not know.
+    let [new, scratch] = ["new", "scratch"].map(|name| dir.with_extension(name));
+    let refused = meta::Salvage::make(&dir, &new, &scratch, POOL).err();
+    assert_eq!(
+        refused.map(|error| error.kind()),
+        Some(meta::MetaErrorKind::WrongVersion)
+    );
+    assert_eq!(version(), 9);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use common::load;
 use meta::{
     BatchBuilder, Checkpoint, Fingerprint, MapEntry, MemoryStore, NewBlock, Pba, Position, Record,
-    RocksOptions, RocksStore, Store,
+    RocksOptions, RocksStore, Row, Store,
 };
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -30,9 +30,10 @@ fn open(dir: &Path) -> RocksStore {
     RocksStore::open(dir, POOL, options).unwrap()
 }
 
-/// Blocks of two drives, whole ones and fragments.
+/// Blocks of two drives, whole ones, with gaps, and fragments.
 fn addresses() -> Vec<Pba> {
-    let whole = (0..2).flat_map(|drive| (0..150).map(move |block| Pba::new(drive, block * 3)));
+    let some = (0..150).map(|block| block + block / 20 * 7);
+    let whole = (0..2).flat_map(|drive| some.clone().map(move |block| Pba::new(drive, block)));
     let packs = (0..20).map(|block| Pba::new(0, 1000 + block));
     let fragments = packs.flat_map(|pack| (0..5).map(move |slot| pack.fragment(slot * 3)));
     whole.chain(fragments).collect()
@@ -94,7 +95,11 @@ impl Model {
             };
             let new = new.map(|pba| NewBlock {
                 pba,
-                fingerprint: Fingerprint(u128::from(pba.0).to_be_bytes()),
+                // Those of the first drive are of a volume without deduplication.
+                fingerprint: match pba.drive() {
+                    0 => Fingerprint::NONE,
+                    _ => Fingerprint(u128::from(pba.0).to_be_bytes()),
+                },
                 crc32c: pba.0 as u32,
             });
             entries.push(MapEntry { old, new });
@@ -136,8 +141,8 @@ impl Model {
     }
 }
 
-/// Applies the same batch to both stores.
-fn apply(stores: [&dyn Store; 2], records: Vec<Record>) {
+/// Applies the same batch to all of these stores.
+fn apply<const N: usize>(stores: [&dyn Store; N], records: Vec<Record>) {
     for store in stores {
         let seq = store.checkpoint().unwrap().position.seq;
         let records: Vec<_> = (seq..).zip(records.iter().cloned()).collect();
@@ -261,6 +266,89 @@ fn a_store_in_pages_answers_as_one_without_whatever_is_asked_of_it() {
             }
         }
         compare(&disk, &memory, &mut model.rng, seed);
+    }
+}
+
+/// An entry as programs wrote it that knew no runs.
+fn entry(number: u64, content: &[&[u8]]) -> Vec<u8> {
+    [&[(number % 64) as u8], content.concat().as_slice()].concat()
+}
+
+/// The rows of pages as programs wrote them that knew no runs: keys and entries.
+fn pages_without_runs(store: &dyn Store) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
+    let mut pages = Vec::new();
+    let blocks = store.blocks(Pba(0), Pba(u64::MAX), usize::MAX).unwrap();
+    for page in blocks.chunk_by(|(a, _), (b, _)| a.0 / 64 == b.0 / 64) {
+        let entries = page.iter().map(|(pba, row)| {
+            let count = row.refcount | u32::from(row.has_index_entry) << 31;
+            let (count, sum) = (count.to_le_bytes(), row.crc32c.to_le_bytes());
+            entry(pba.0, &[&count, &row.fingerprint.0, &sum])
+        });
+        pages.push((Row::Blocks(page.to_vec()).encode().0, entries.collect()));
+    }
+    for map in VOLUMES {
+        let mappings = store.mappings(map, 0, u64::MAX, usize::MAX).unwrap();
+        for page in mappings.chunk_by(|(a, _), (b, _)| a / 64 == b / 64) {
+            let entries = page.iter().map(|(at, mapping)| {
+                let (pba, sum) = (mapping.pba.0.to_le_bytes(), mapping.crc32c.to_le_bytes());
+                entry(*at, &[&pba, &sum])
+            });
+            let entries = entries.collect();
+            let mappings = page.to_vec();
+            pages.push((Row::Mappings { map, mappings }.encode().0, entries));
+        }
+    }
+    pages
+}
+
+#[test]
+fn rows_and_changes_of_programs_that_knew_no_runs_are_read_and_changed() {
+    for seed in common::seeds(100).take(4) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("metadata");
+        RocksStore::create(&dir, POOL).unwrap();
+        let memory = MemoryStore::new();
+        let mut model = Model::new(seed);
+        for _ in 0..20 {
+            let records = (0..3).map(|_| model.record()).collect();
+            apply([&memory], records);
+        }
+        {
+            let mut options = rocksdb::Options::default();
+            options.set_merge_operator_associative("not to be called", |_, _, _| None);
+            let families = ["default", "hints"].map(|name| (name, options.clone()));
+            let db = rocksdb::DB::open_cf_with_opts(&options, &dir, families).unwrap();
+            let format = Row::Format {
+                pool: POOL,
+                version: 4,
+            };
+            let checkpoint = Row::Checkpoint(memory.checkpoint().unwrap());
+            let totals = Row::Totals(memory.totals().unwrap());
+            for (key, value) in [format, checkpoint, totals].map(|row| row.encode()) {
+                db.put(key, value).unwrap();
+            }
+            for (number, (key, entries)) in pages_without_runs(&memory).into_iter().enumerate() {
+                // Of every other page a part is still a change.
+                let (row, change) = entries.split_at(match number % 2 {
+                    0 => entries.len(),
+                    _ => entries.len().div_ceil(2),
+                });
+                db.put(&key, row.concat()).unwrap();
+                if !change.is_empty() {
+                    db.merge(&key, change.concat()).unwrap();
+                }
+            }
+        }
+        let reader = RocksStore::open_read_only(&dir, POOL, RocksOptions::default()).unwrap();
+        compare(&reader, &memory, &mut model.rng, seed);
+        drop(reader);
+        let disk = open(&dir);
+        compare(&disk, &memory, &mut model.rng, seed);
+        for _ in 0..10 {
+            let record = model.record();
+            apply([&disk, &memory], vec![record]);
+            compare(&disk, &memory, &mut model.rng, seed);
+        }
     }
 }
 

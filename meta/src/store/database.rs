@@ -10,8 +10,8 @@ use rocksdb::{
 };
 use uuid::Uuid;
 
-use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, VERSION_PAGES, VERSION_PARENTS};
-use super::{StoreFigures, page};
+use super::StoreFigures;
+use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, VERSION_PARENTS};
 use crate::ballast::Ballast;
 use crate::codec::CodecError;
 use crate::error::{MetaError, MetaErrorKind};
@@ -137,13 +137,15 @@ pub(super) fn open(
         |what: &str, error| MetaError::corrupt(dir, format!("the {what} row {error}"), REMEDY);
     let format = read(KEY_FORMAT, "format")?;
     match rows::parse_format(&format).map_err(|error| damaged("format", error))? {
-        (VERSION_PAGES, Some(found)) if found == pool && access == Access::Full => {
-            let mut synced = WriteOptions::default();
-            synced.set_sync(true);
-            db.put_opt(KEY_FORMAT, rows::format(pool, true), &synced)
-                .map_err(|error| classify(dir, "write to the metadata store", error))?;
+        (version, Some(found)) if found == pool => {
+            let now = rows::format(pool, rows::has_parents(version));
+            if now != format && access == Access::Full {
+                let mut synced = WriteOptions::default();
+                synced.set_sync(true);
+                db.put_opt(KEY_FORMAT, now, &synced)
+                    .map_err(|error| classify(dir, "write to the metadata store", error))?;
+            }
         }
-        (_, Some(found)) if found == pool => {}
         (_, Some(found)) => {
             return Err(MetaError::WrongPool {
                 path: dir.to_path_buf(),
@@ -152,13 +154,7 @@ pub(super) fn open(
                 remedy: "put the metadata of this pool back in its place".to_owned(),
             });
         }
-        (found, None) => {
-            return Err(MetaError::WrongVersion {
-                path: dir.to_path_buf(),
-                found: u64::from(found),
-                supported: u64::from(VERSION_PARENTS),
-            });
-        }
+        (found, None) => return Err(wrong_version(dir, found)),
     }
     let checkpoint = rows::parse_checkpoint(&read(KEY_CHECKPOINT, "checkpoint")?)
         .map_err(|error| damaged("checkpoint", error))?;
@@ -180,15 +176,13 @@ pub(super) fn keep_private(dir: &Path) {
     }
 }
 
-/// Merges the values of a page; `None` if they make no sense.
-fn merge(
-    key: &[u8],
-    row: Option<&[u8]>,
-    changes: &MergeOperands,
-    is_whole: bool,
-) -> Option<Vec<u8>> {
-    let content_bytes = rows::content_bytes(*key.first()?)?;
-    page::merge(content_bytes, row, changes.iter(), is_whole).ok()
+/// The rows are of a version that this program does not know.
+pub(super) fn wrong_version(dir: &Path, found: u32) -> MetaError {
+    MetaError::WrongVersion {
+        path: dir.to_path_buf(),
+        found: u64::from(found),
+        supported: u64::from(VERSION_PARENTS),
+    }
 }
 
 /// The families and their options: rows, whose options are the database's too, and index entries. A store that was
@@ -198,8 +192,12 @@ pub(super) fn families(options: &RocksOptions) -> [(&'static str, Options); 2] {
     let mut rows = database_options(options, &cache);
     rows.set_merge_operator(
         MERGE_NAME,
-        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, true),
-        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, false),
+        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| {
+            rows::merge(key, row, changes.iter(), true)
+        },
+        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| {
+            rows::merge(key, row, changes.iter(), false)
+        },
     );
     let mut index = database_options(options, &cache);
     let mut table = table_options(&cache);

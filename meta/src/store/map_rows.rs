@@ -1,4 +1,4 @@
-//! Rows of a map as they are stored: who compares maps need not decode what is equal.
+//! Rows of a map as they are stored, but for runs: who compares maps need not decode what is equal.
 
 use std::ops::Range;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use rocksdb::DB;
 
 use super::database::{classify, corrupt, scanning};
-use super::page::{self, Content, ENTRIES};
+use super::page::{self, Content, ENTRIES, Page};
 use super::rows;
 use crate::codec::CodecError;
 use crate::error::MetaError;
@@ -18,7 +18,7 @@ const READAHEAD_BYTES: usize = 256 << 10;
 /// Bytes of an entry: its position in its row, and a mapping.
 const ENTRY_BYTES: usize = 1 + Mapping::BYTES;
 
-/// Rows of one map, encoded. A row has the mappings and holes of 64 sub-blocks.
+/// Rows of one map, encoded one mapping after the other. A row has the mappings and holes of 64 sub-blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MapRows {
     bytes: Vec<u8>,
@@ -30,19 +30,11 @@ impl MapRows {
     /// Appends a row. Its sub-blocks come after those of all others.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), CodecError> {
         let (_, first) = rows::parse_map_key(key)?;
-        let (entries, rest) = value.as_chunks::<ENTRY_BYTES>();
-        if value.is_empty() || !rest.is_empty() {
-            return Err(CodecError::Short);
-        }
-        let mut least = 0;
-        for entry in entries {
-            if entry[0] < least || u64::from(entry[0]) >= ENTRIES {
-                return Err(CodecError::Field("position in its page"));
-            }
-            least = entry[0] + 1;
-        }
+        let page = Page::of_row(value)?;
         self.begin(first);
-        self.bytes.extend_from_slice(value);
+        for (position, mapping) in page.into_entries() {
+            self.put(position, mapping);
+        }
         Ok(())
     }
 
@@ -53,7 +45,12 @@ impl MapRows {
         if self.rows.last().is_none_or(|(last, _)| *last != first) {
             self.begin(first);
         }
-        page::put(&mut self.bytes, page::position(sub_block), Some(mapping));
+        self.put(page::position(sub_block), mapping);
+    }
+
+    fn put(&mut self, position: u8, mapping: Mapping) {
+        self.bytes.push(position);
+        mapping.put(&mut self.bytes);
     }
 
     fn begin(&mut self, first: u64) {

@@ -212,7 +212,9 @@ impl State {
         let new: Vec<_> = new.filter_map(|(pba, new)| Some((pba, new?))).collect();
         for (pba, row, _) in blocks {
             let before = self.blocks.contains_key(&pba);
-            let fits = self.totals.change_block(pba, before, row.is_some());
+            let fits = self
+                .totals
+                .change_blocks(pba, row.is_some().into(), before.into());
             debug_assert!(
                 fits || batch.totals.is_some(),
                 "more blocks go than there are"
@@ -230,7 +232,9 @@ impl State {
         }
         for (key, change) in &batch.map {
             let (before, after) = change.is_mapped();
-            let fits = self.totals.change_mapping(key.0, before, after);
+            let fits = self
+                .totals
+                .change_mappings(key.0, after.into(), before.into());
             debug_assert!(
                 fits || batch.totals.is_some(),
                 "more mappings go than there are"

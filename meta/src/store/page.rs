@@ -1,9 +1,23 @@
 //! Pages: the mappings of 64 sub-blocks that follow each other, or 64 such blocks, in one row.
 //!
-//! A value is a list of entries. Each begins with a byte that holds its position in the page (bits 0 to 5)
-//! and whether it is gone (bit 7; bit 6 is 0); one that is not gone goes on with its content, whose length
-//! follows from the key. Positions rise, and a value has at least one entry, so there is one value only for
-//! what it says.
+//! A value is a list of entries and of runs of them. An entry begins with a byte that holds its position in the page
+//! (bits 0 to 5) and whether it is gone (bit 7); one that is not gone goes on with its content, whose length follows
+//! from the key. Positions rise, and a value has at least one entry.
+//!
+//! A *run* (bit 6 of its first byte) is two or more entries that follow each other, beginning with that position. Its
+//! second byte holds their number less one (bits 0 to 5) and of which kind it is (bits 6 and 7), and then comes:
+//!
+//! | entries                                             | kind | content                                           |
+//! |-----------------------------------------------------|------|---------------------------------------------------|
+//! | gone                                                | 0    | nothing                                           |
+//! | mappings whose addresses rise by one                | 0    | the first address u64, the CRC-32C of each        |
+//! | mappings that say the same                          | 1    | that mapping                                      |
+//! | blocks with fingerprints, with the same count       | 0    | the count u32, the fingerprint of each, the       |
+//! |                                                     |      | CRC-32C of each                                   |
+//! | blocks without fingerprints, with the same count    | 1    | the count u32, the CRC-32C of each                |
+//!
+//! From the first entry on, each run is as long as it can be: so this program writes one value only for what it says.
+//! It reads what is divided in another way as well: rows that older programs wrote have no runs.
 //!
 //! * A *row* has no entries that are gone. When the last one goes, the row goes.
 //! * A *change* (RocksDB's merge operand) holds what becomes of the entries it names, and nothing of the
@@ -22,8 +36,12 @@ use crate::types::{BlockRow, Fingerprint, Mapping, Pba, REFCOUNT_MAX};
 pub(super) const ENTRIES: u64 = 64;
 /// Bits of a position.
 pub(super) const POSITION_BITS: u32 = ENTRIES.trailing_zeros();
-/// In an entry's first byte: it is gone, and no content follows.
+/// The position in an entry's first byte, and the number less one in a run's second byte.
+const POSITION: u8 = ENTRIES as u8 - 1;
+/// In the first byte: what begins there is gone, and no content follows.
 const GONE: u8 = 0x80;
+/// In the first byte: a run begins there.
+const RUN: u8 = 0x40;
 /// In a block's count, which is less: the index entry for its fingerprint leads to it.
 const HAS_INDEX_ENTRY: u32 = REFCOUNT_MAX + 1;
 
@@ -33,25 +51,53 @@ pub(super) fn position(number: u64) -> u8 {
 }
 
 /// What pages hold.
-pub(super) trait Content: Copy {
+pub(super) trait Content: Copy + PartialEq {
     /// Its length.
     const BYTES: usize;
+    /// What is where no entry is.
+    const NOTHING: Self;
 
     /// Appends it, [`Self::BYTES`] long.
     fn put(self, out: &mut Vec<u8>);
 
     /// Reads it back from exactly so many bytes.
     fn take(bytes: &[u8]) -> Result<Self, CodecError>;
+
+    /// The kind of the run that the next entry is in as well; `None` if there is none.
+    fn run_with(&self, next: &Self) -> Option<u8>;
+
+    /// Appends what a run of this kind says of its entries.
+    fn put_run(run: &[Self], kind: u8, out: &mut Vec<u8>);
+
+    /// Reads the content of a run of so many entries; what follows it is left.
+    fn take_run<'a>(
+        bytes: &'a [u8],
+        kind: u8,
+        entries: &mut [Self],
+    ) -> Result<&'a [u8], CodecError>;
 }
+
+/// Mappings whose addresses rise by one.
+const RISING: u8 = 0;
+/// Mappings that say the same.
+const SAME: u8 = 1;
+/// Blocks with fingerprints.
+const WITH_FINGERPRINTS: u8 = 0;
+/// Blocks without.
+const WITHOUT_FINGERPRINTS: u8 = 1;
+const BAD_KIND: CodecError = CodecError::Field("kind of a run");
 
 impl Content for Mapping {
     const BYTES: usize = 12;
+    const NOTHING: Self = Self::HOLE;
 
+    #[inline]
     fn put(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.pba.0.to_le_bytes());
         out.extend_from_slice(&self.crc32c.to_le_bytes());
     }
 
+    #[inline]
     fn take(bytes: &[u8]) -> Result<Self, CodecError> {
         let (pba, rest) = bytes.split_first_chunk().ok_or(CodecError::Short)?;
         let crc32c = rest.first_chunk().ok_or(CodecError::Short)?;
@@ -60,340 +106,413 @@ impl Content for Mapping {
             crc32c: u32::from_le_bytes(*crc32c),
         })
     }
+
+    #[inline]
+    fn run_with(&self, next: &Self) -> Option<u8> {
+        match next.pba.0.checked_sub(self.pba.0) {
+            Some(1) => Some(RISING),
+            Some(0) if self.crc32c == next.crc32c => Some(SAME),
+            _ => None,
+        }
+    }
+
+    fn put_run(run: &[Self], kind: u8, out: &mut Vec<u8>) {
+        let Some(first) = run.first() else { return };
+        match kind {
+            SAME => first.put(out),
+            _ => {
+                out.extend_from_slice(&first.pba.0.to_le_bytes());
+                put_each(run, out, |mapping| mapping.crc32c.to_le_bytes());
+            }
+        }
+    }
+
+    fn take_run<'a>(
+        bytes: &'a [u8],
+        kind: u8,
+        entries: &mut [Self],
+    ) -> Result<&'a [u8], CodecError> {
+        match kind {
+            RISING => {
+                let (first, rest) = bytes.split_first_chunk().ok_or(CodecError::Short)?;
+                let first = u64::from_le_bytes(*first);
+                let last = first.checked_add(entries.len().saturating_sub(1) as u64);
+                let last = last.ok_or(CodecError::Field("address"))?;
+                for (mapping, pba) in entries.iter_mut().zip(first..=last) {
+                    mapping.pba = Pba(pba);
+                }
+                take_each(rest, entries, |mapping, crc32c| {
+                    mapping.crc32c = u32::from_le_bytes(crc32c);
+                })
+            }
+            SAME => {
+                let (content, rest) = split(bytes, Self::BYTES)?;
+                entries.fill(Self::take(content)?);
+                Ok(rest)
+            }
+            _ => Err(BAD_KIND),
+        }
+    }
 }
 
 impl Content for BlockRow {
     const BYTES: usize = 24;
+    const NOTHING: Self = Self {
+        refcount: 0,
+        fingerprint: Fingerprint::NONE,
+        crc32c: 0,
+        has_index_entry: false,
+    };
 
+    #[inline]
     fn put(self, out: &mut Vec<u8>) {
-        let index_entry = u32::from(self.has_index_entry) * HAS_INDEX_ENTRY;
-        out.extend_from_slice(&(self.refcount | index_entry).to_le_bytes());
+        out.extend_from_slice(&count_of(&self));
         out.extend_from_slice(&self.fingerprint.0);
         out.extend_from_slice(&self.crc32c.to_le_bytes());
     }
 
+    #[inline]
     fn take(bytes: &[u8]) -> Result<Self, CodecError> {
-        let (refcount, rest) = bytes.split_first_chunk().ok_or(CodecError::Short)?;
+        let (count, rest) = take_count(bytes)?;
         let (fingerprint, rest) = rest.split_first_chunk().ok_or(CodecError::Short)?;
         let crc32c = rest.first_chunk().ok_or(CodecError::Short)?;
-        let refcount = u32::from_le_bytes(*refcount);
-        let has_index_entry = refcount & HAS_INDEX_ENTRY != 0;
-        let refcount = refcount & !HAS_INDEX_ENTRY;
-        if refcount == 0 {
-            return Err(CodecError::Field("reference count of 0"));
-        }
         Ok(Self {
-            refcount,
             fingerprint: Fingerprint(*fingerprint),
             crc32c: u32::from_le_bytes(*crc32c),
-            has_index_entry,
+            ..count
+        })
+    }
+
+    #[inline]
+    fn run_with(&self, next: &Self) -> Option<u8> {
+        let is_run = self.refcount == next.refcount && self.has_index_entry == next.has_index_entry;
+        match (self.fingerprint.is_some(), next.fingerprint.is_some()) {
+            (true, true) if is_run => Some(WITH_FINGERPRINTS),
+            (false, false) if is_run => Some(WITHOUT_FINGERPRINTS),
+            _ => None,
+        }
+    }
+
+    fn put_run(run: &[Self], kind: u8, out: &mut Vec<u8>) {
+        let Some(first) = run.first() else { return };
+        out.extend_from_slice(&count_of(first));
+        if kind == WITH_FINGERPRINTS {
+            put_each(run, out, |block| block.fingerprint.0);
+        }
+        put_each(run, out, |block| block.crc32c.to_le_bytes());
+    }
+
+    fn take_run<'a>(
+        bytes: &'a [u8],
+        kind: u8,
+        entries: &mut [Self],
+    ) -> Result<&'a [u8], CodecError> {
+        let (count, mut rest) = take_count(bytes)?;
+        entries.fill(count);
+        match kind {
+            WITH_FINGERPRINTS => {
+                rest = take_each(rest, entries, |block, fingerprint| {
+                    block.fingerprint = Fingerprint(fingerprint);
+                })?;
+            }
+            WITHOUT_FINGERPRINTS => {}
+            _ => return Err(BAD_KIND),
+        }
+        take_each(rest, entries, |block, crc32c| {
+            block.crc32c = u32::from_le_bytes(crc32c);
         })
     }
 }
 
-/// Appends an entry; `None` = gone.
-pub(super) fn put<C: Content>(out: &mut Vec<u8>, position: u8, content: Option<C>) {
-    match content {
-        Some(content) => {
-            out.push(position);
-            content.put(out);
-        }
-        None => out.push(position | GONE),
+/// The count of a block, and whether an index entry leads to it.
+fn count_of(block: &BlockRow) -> [u8; 4] {
+    let index_entry = u32::from(block.has_index_entry) * HAS_INDEX_ENTRY;
+    (block.refcount | index_entry).to_le_bytes()
+}
+
+/// A block with that count, and with nothing else; what follows the count is left.
+fn take_count(bytes: &[u8]) -> Result<(BlockRow, &[u8]), CodecError> {
+    let (count, rest) = bytes.split_first_chunk().ok_or(CodecError::Short)?;
+    let count = u32::from_le_bytes(*count);
+    let refcount = count & !HAS_INDEX_ENTRY;
+    if refcount == 0 {
+        return Err(CodecError::Field("reference count of 0"));
     }
+    let block = BlockRow {
+        refcount,
+        has_index_entry: count & HAS_INDEX_ENTRY != 0,
+        ..BlockRow::NOTHING
+    };
+    Ok((block, rest))
+}
+
+/// Appends so many bytes of each entry of a run.
+fn put_each<C, const N: usize>(run: &[C], out: &mut Vec<u8>, bytes: impl Fn(&C) -> [u8; N]) {
+    let begin = out.len();
+    out.resize(begin + N * run.len(), 0);
+    let places = out[begin..].as_chunks_mut().0;
+    for (place, entry) in places.iter_mut().zip(run) {
+        *place = bytes(entry);
+    }
+}
+
+/// Gives each entry of a run its bytes; what follows them is left.
+fn take_each<'a, C, const N: usize>(
+    bytes: &'a [u8],
+    entries: &mut [C],
+    mut take: impl FnMut(&mut C, [u8; N]),
+) -> Result<&'a [u8], CodecError> {
+    let (all, rest) = split(bytes, N * entries.len())?;
+    for (entry, bytes) in entries.iter_mut().zip(all.as_chunks().0) {
+        take(entry, *bytes);
+    }
+    Ok(rest)
+}
+
+fn split(bytes: &[u8], at: usize) -> Result<(&[u8], &[u8]), CodecError> {
+    bytes.split_at_checked(at).ok_or(CodecError::Short)
+}
+
+/// The bits of so many positions from this one on.
+fn bits(position: u32, count: u32) -> u64 {
+    debug_assert!(count > 0 && u64::from(position + count) <= ENTRIES);
+    (u64::MAX >> (ENTRIES as u32 - count)) << position
+}
+
+/// What values say of the entries of a page.
+#[derive(Clone, Debug)]
+pub(super) struct Page<C> {
+    /// By position, those that are there.
+    entries: [C; ENTRIES as usize],
+    /// Positions of which something is said, one bit each.
+    named: u64,
+    /// Those of them whose entry is gone.
+    gone: u64,
+}
+
+impl<C: Content> Page<C> {
+    /// Nothing is said.
+    pub(super) fn new() -> Self {
+        Self {
+            entries: [C::NOTHING; ENTRIES as usize],
+            named: 0,
+            gone: 0,
+        }
+    }
+
+    /// That of a row.
+    pub(super) fn of_row(value: &[u8]) -> Result<Self, CodecError> {
+        let mut page = Self::new();
+        page.read_row(Some(value))?;
+        Ok(page)
+    }
+
+    /// Nothing is said any more.
+    pub(super) fn clear(&mut self) {
+        (self.named, self.gone) = (0, 0);
+    }
+
+    /// Becomes that of a row. Without one it has no entries.
+    pub(super) fn read_row(&mut self, value: Option<&[u8]>) -> Result<(), CodecError> {
+        self.clear();
+        if let Some(value) = value {
+            self.read(value)?;
+        }
+        match self.gone {
+            0 => Ok(()),
+            _ => Err(CodecError::Field("entry: gone")),
+        }
+    }
+
+    /// Adds what a value says; it covers what was said before.
+    fn read(&mut self, value: &[u8]) -> Result<(), CodecError> {
+        if value.is_empty() {
+            return Err(CodecError::Short);
+        }
+        let mut rest = value;
+        let mut least = 0;
+        while let Some((tag, content)) = rest.split_first() {
+            let position = tag & POSITION;
+            if position < least {
+                return Err(CodecError::Field("position in its page"));
+            }
+            if tag & RUN != 0 {
+                let (run, content) = content.split_first().ok_or(CodecError::Short)?;
+                rest = self.read_run(*tag, *run, content)?;
+                least = position + (run & POSITION) + 1;
+                continue;
+            }
+            least = position + 1;
+            let bit = 1 << position;
+            self.named |= bit;
+            if tag & GONE != 0 {
+                self.gone |= bit;
+                rest = content;
+                continue;
+            }
+            let (content, after) = split(content, C::BYTES)?;
+            self.entries[usize::from(position)] = C::take(content)?;
+            self.gone &= !bit;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Adds what a run says, whose first two bytes these are; what follows it is left.
+    fn read_run<'a>(
+        &mut self,
+        tag: u8,
+        run: u8,
+        content: &'a [u8],
+    ) -> Result<&'a [u8], CodecError> {
+        let position = usize::from(tag & POSITION);
+        let (count, kind) = (usize::from(run & POSITION) + 1, run >> POSITION_BITS);
+        let entries = self.entries.get_mut(position..position + count);
+        let entries = entries.filter(|entries| entries.len() > 1);
+        let entries = entries.ok_or(CodecError::Field("entries of a run"))?;
+        let bits = bits(position as u32, count as u32);
+        self.named |= bits;
+        if tag & GONE == 0 {
+            self.gone &= !bits;
+            return C::take_run(content, kind, entries);
+        }
+        self.gone |= bits;
+        match kind {
+            0 => Ok(content),
+            _ => Err(BAD_KIND),
+        }
+    }
+
+    /// Says of an entry what it is; `None` = gone.
+    pub(super) fn put(&mut self, position: u8, content: Option<C>) {
+        let bit = bits(u32::from(position & POSITION), 1);
+        self.named |= bit;
+        match content {
+            Some(content) => {
+                self.entries[usize::from(position & POSITION)] = content;
+                self.gone &= !bit;
+            }
+            None => self.gone |= bit,
+        }
+    }
+
+    /// Whether nothing is said.
+    pub(super) fn is_empty(&self) -> bool {
+        self.named == 0
+    }
+
+    /// Which positions have an entry, one bit each.
+    pub(super) fn present(&self) -> u64 {
+        self.named & !self.gone
+    }
+
+    /// The entry at a position.
+    pub(super) fn get(&self, position: u8) -> Option<C> {
+        let is_there = self.present() >> (position & POSITION) & 1 == 1;
+        is_there.then(|| self.entries[usize::from(position & POSITION)])
+    }
+
+    /// All entries, by position.
+    pub(super) fn into_entries(self) -> impl Iterator<Item = (u8, C)> {
+        let mut left = self.present();
+        std::iter::from_fn(move || {
+            let position = left.trailing_zeros();
+            let entry = self.entries.get(position as usize)?;
+            left &= left - 1;
+            Some((position as u8, *entry))
+        })
+    }
+
+    /// The value of the change that says this.
+    pub(super) fn change(&self) -> Vec<u8> {
+        self.value(self.named)
+    }
+
+    /// The value of the row with what is there; empty, which is no value, if nothing is.
+    pub(super) fn row(&self) -> Vec<u8> {
+        self.value(self.present())
+    }
+
+    /// The value that says what is said of these positions.
+    fn value(&self, mut left: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(left.count_ones() as usize * (1 + C::BYTES));
+        while left != 0 {
+            let position = left.trailing_zeros();
+            let is_gone = self.gone >> position & 1 == 1;
+            let alike = match is_gone {
+                true => left & self.gone,
+                false => left & !self.gone,
+            };
+            let count = (alike >> position).trailing_ones();
+            let entries = &self.entries[position as usize..(position + count) as usize];
+            let (count, kind) = match is_gone {
+                true => (entries.len(), 0),
+                false => longest_run(entries),
+            };
+            let entries = &entries[..count];
+            let tag = position as u8 | if is_gone { GONE } else { 0 };
+            if count > 1 {
+                out.extend_from_slice(&[tag | RUN, (count - 1) as u8 | kind << POSITION_BITS]);
+            } else {
+                out.push(tag);
+            }
+            match entries {
+                _ if is_gone => {}
+                [entry] => entry.put(&mut out),
+                run => C::put_run(run, kind, &mut out),
+            }
+            left &= !bits(position, count as u32);
+        }
+        out
+    }
+}
+
+/// How many of these entries, from the first on, are in one run, and its kind.
+#[inline]
+fn longest_run<C: Content>(entries: &[C]) -> (usize, u8) {
+    let next_to = |pair: &[C]| pair[0].run_with(&pair[1]);
+    let mut pairs = entries.windows(2);
+    let Some(kind) = pairs.next().and_then(next_to) else {
+        return (1, 0);
+    };
+    let more = pairs.take_while(|pair| next_to(pair) == Some(kind));
+    (2 + more.count(), kind)
 }
 
 /// A row of blocks to none of which an index entry leads.
 pub(super) fn without_index_entries(row: &[u8]) -> Cow<'_, [u8]> {
-    // Behind the position: the count is little endian, so its highest byte is the fourth.
-    const COUNT_END: usize = 4;
-    let flag = (HAS_INDEX_ENTRY >> 24) as u8;
-    let entries = || row.chunks_exact(1 + BlockRow::BYTES);
-    if !entries().any(|entry| entry[COUNT_END] & flag != 0) {
+    let Ok(mut page) = Page::<BlockRow>::of_row(row) else {
+        // Whoever reads it is told.
         return Cow::Borrowed(row);
+    };
+    let mut is_changed = false;
+    for block in &mut page.entries {
+        is_changed |= std::mem::take(&mut block.has_index_entry);
     }
-    let mut changed = row.to_vec();
-    for entry in changed.chunks_exact_mut(1 + BlockRow::BYTES) {
-        entry[COUNT_END] &= !flag;
-    }
-    Cow::Owned(changed)
-}
-
-/// An entry as it is stored.
-#[derive(Clone, Copy)]
-struct Entry<'a> {
-    /// First byte and content.
-    bytes: &'a [u8],
-}
-
-impl<'a> Entry<'a> {
-    fn tag(self) -> u8 {
-        self.bytes.first().copied().unwrap_or(0)
-    }
-
-    fn position(self) -> u8 {
-        self.tag() & !GONE
-    }
-
-    fn content(self) -> Option<&'a [u8]> {
-        match self.bytes {
-            [tag, content @ ..] if tag & GONE == 0 => Some(content),
-            _ => None,
-        }
-    }
-}
-
-/// The entries of a value, checked one by one.
-struct Entries<'a> {
-    rest: &'a [u8],
-    content_bytes: usize,
-    /// Least position that the next one may have.
-    least: u8,
-}
-
-impl<'a> Entries<'a> {
-    fn new(value: &'a [u8], content_bytes: usize) -> Result<Self, CodecError> {
-        if value.is_empty() {
-            return Err(CodecError::Short);
-        }
-        Ok(Self {
-            rest: value,
-            content_bytes,
-            least: 0,
-        })
-    }
-}
-
-impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>, CodecError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let tag = *self.rest.first()?;
-        let position = tag & !GONE;
-        if position < self.least || u64::from(position) >= ENTRIES {
-            self.rest = &[];
-            return Some(Err(CodecError::Field("position in its page")));
-        }
-        self.least = position + 1;
-        let bytes = match tag & GONE {
-            0 => 1 + self.content_bytes,
-            _ => 1,
-        };
-        let Some((bytes, rest)) = self.rest.split_at_checked(bytes) else {
-            self.rest = &[];
-            return Some(Err(CodecError::Short));
-        };
-        self.rest = rest;
-        Some(Ok(Entry { bytes }))
-    }
-}
-
-/// A row whose entries were checked.
-pub(super) struct Row<'a> {
-    bytes: &'a [u8],
-    /// Which positions it has.
-    present: u64,
-    content_bytes: usize,
-}
-
-impl<'a> Row<'a> {
-    /// The row with this value; every content in it is one.
-    pub(super) fn parse<C: Content>(value: &'a [u8]) -> Result<Self, CodecError> {
-        let mut present = 0;
-        for entry in Entries::new(value, C::BYTES)? {
-            let entry = entry?;
-            let content = entry.content().ok_or(CodecError::Field("entry: gone"))?;
-            C::take(content)?;
-            present |= 1 << entry.position();
-        }
-        Ok(Self {
-            bytes: value,
-            present,
-            content_bytes: C::BYTES,
-        })
-    }
-
-    /// Which positions it has, one bit each.
-    pub(super) fn present(&self) -> u64 {
-        self.present
-    }
-
-    /// The entry at a position.
-    pub(super) fn get<C: Content>(&self, position: u8) -> Option<C> {
-        if self.present >> position & 1 == 0 {
-            return None;
-        }
-        let before = (self.present & ((1 << position) - 1)).count_ones() as usize;
-        let at = before * (1 + self.content_bytes) + 1;
-        C::take(self.bytes.get(at..at + self.content_bytes)?).ok()
-    }
-
-    /// All entries, by position.
-    pub(super) fn into_entries<C: Content>(self) -> impl Iterator<Item = (u8, C)> + use<'a, C> {
-        self.bytes
-            .chunks_exact(1 + self.content_bytes)
-            .filter_map(|entry| {
-                let (position, content) = entry.split_first()?;
-                Some((*position, C::take(content).ok()?))
-            })
+    match is_changed {
+        true => Cow::Owned(page.row()),
+        false => Cow::Borrowed(row),
     }
 }
 
 /// What remains of values that lie on each other, from the lowest to the highest: a row if the first one is
 /// a row or if there is nothing below it, and a change otherwise. A row in which nothing remains is empty,
 /// which is no value.
-pub(super) fn merge<'a>(
-    content_bytes: usize,
-    row: Option<&'a [u8]>,
+pub(super) fn merge<'a, C: Content>(
+    row: Option<&[u8]>,
     changes: impl Iterator<Item = &'a [u8]>,
     into_row: bool,
 ) -> Result<Vec<u8>, CodecError> {
-    let mut slots = [Entry { bytes: &[] }; ENTRIES as usize];
-    let mut present = 0u64;
-    if let Some(row) = row {
-        for entry in Entries::new(row, content_bytes)? {
-            let entry = entry?;
-            entry.content().ok_or(CodecError::Field("entry: gone"))?;
-            slots[usize::from(entry.position())] = entry;
-            present |= 1 << entry.position();
-        }
-    }
+    let mut page = Page::<C>::new();
+    page.read_row(row)?;
     for change in changes {
-        for entry in Entries::new(change, content_bytes)? {
-            let entry = entry?;
-            slots[usize::from(entry.position())] = entry;
-            present |= 1 << entry.position();
-        }
+        page.read(change)?;
     }
-    let mut out = Vec::with_capacity(present.count_ones() as usize * (1 + content_bytes));
-    while present != 0 {
-        let entry = slots[present.trailing_zeros() as usize];
-        present &= present - 1;
-        if !into_row || entry.content().is_some() {
-            out.extend_from_slice(entry.bytes);
-        }
-    }
-    Ok(out)
+    Ok(match into_row {
+        true => page.row(),
+        false => page.change(),
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::collection::{btree_map, vec};
-    use proptest::prelude::*;
-
-    use super::*;
-
-    type Change = BTreeMap<u8, Option<u32>>;
-
-    fn mapping(number: u32) -> Mapping {
-        Mapping {
-            pba: Pba(u64::from(number) << 20),
-            crc32c: number,
-        }
-    }
-
-    fn encoded(change: &Change) -> Vec<u8> {
-        let mut out = Vec::new();
-        for (position, number) in change {
-            put(&mut out, *position, number.map(mapping));
-        }
-        out
-    }
-
-    fn changes() -> impl Strategy<Value = Vec<Change>> {
-        vec(btree_map(0..64u8, any::<Option<u32>>(), 1..20), 1..8)
-    }
-
-    proptest! {
-        #[test]
-        fn changes_give_the_same_row_however_they_are_merged_before(
-            changes in changes(),
-            has_row: bool,
-            cuts in vec(0..8usize, 0..3),
-        ) {
-            let mut model = BTreeMap::new();
-            for change in &changes {
-                for (position, number) in change {
-                    match number {
-                        Some(number) => model.insert(*position, *number),
-                        None => model.remove(position),
-                    };
-                }
-            }
-            let mut values: Vec<Vec<u8>> = changes.iter().map(encoded).collect();
-            // The lowest one is a row: nothing in it is gone.
-            let lowest: Change = changes[0].clone().into_iter().filter(|entry| entry.1.is_some()).collect();
-            let row = (has_row && !lowest.is_empty()).then(|| encoded(&lowest));
-            if row.is_some() {
-                values.remove(0);
-            }
-            // Some that follow each other become one first.
-            for cut in cuts {
-                if cut + 1 < values.len() {
-                    let pair = values[cut..cut + 2].iter().map(Vec::as_slice);
-                    let one = merge(Mapping::BYTES, None, pair, false).unwrap();
-                    values.splice(cut..cut + 2, [one]);
-                }
-            }
-            let merged = merge(Mapping::BYTES, row.as_deref(), values.iter().map(Vec::as_slice), true).unwrap();
-            if model.is_empty() {
-                prop_assert!(merged.is_empty());
-                return Ok(());
-            }
-            let page = Row::parse::<Mapping>(&merged).unwrap();
-            let expected: BTreeMap<u8, Mapping> =
-                model.iter().map(|(position, number)| (*position, mapping(*number))).collect();
-            for position in 0..64 {
-                prop_assert_eq!(page.get(position), expected.get(&position).copied());
-                prop_assert_eq!(page.present() >> position & 1 == 1, expected.contains_key(&position));
-            }
-            let found: BTreeMap<u8, Mapping> = page.into_entries().collect();
-            prop_assert_eq!(&found, &expected);
-        }
-
-        #[test]
-        fn any_bytes_are_refused_or_are_the_only_ones_that_say_what_they_say(
-            value in vec(prop_oneof![0..64u8, any::<u8>()], 0..60),
-        ) {
-            if let Ok(page) = Row::parse::<BlockRow>(&value) {
-                let mut again = Vec::new();
-                for (position, row) in page.into_entries::<BlockRow>() {
-                    put(&mut again, position, Some(row));
-                }
-                prop_assert_eq!(&again, &value);
-                prop_assert_eq!(merge(BlockRow::BYTES, Some(&value), [].into_iter(), true), Ok(value.clone()));
-            }
-            if let Ok(change) = merge(BlockRow::BYTES, None, [value.as_slice()].into_iter(), false) {
-                prop_assert_eq!(&change, &value);
-            }
-        }
-    }
-
-    #[test]
-    fn values_that_are_no_pages_are_refused() {
-        let entry = |position: u8| {
-            let mut out = Vec::new();
-            put(&mut out, position, Some(mapping(7)));
-            out
-        };
-        let refused = |value: &[u8]| {
-            Row::parse::<Mapping>(value).is_err()
-                && merge(Mapping::BYTES, Some(value), [].into_iter(), true).is_err()
-        };
-        assert!(!refused(&entry(63)));
-        assert!(refused(&[]));
-        assert!(refused(&entry(64)));
-        assert!(refused(&entry(3)[..12]));
-        assert!(refused(&[entry(3), entry(3)].concat()));
-        assert!(refused(&[entry(4), entry(3)].concat()));
-        assert!(refused(&[5 | GONE]));
-        let merged = |change: &[u8]| merge(Mapping::BYTES, None, [change].into_iter(), false);
-        assert_eq!(merged(&[5 | GONE]), Ok(vec![5 | GONE]));
-        assert!(merged(&[]).is_err());
-        assert!(merged(&[64 | GONE]).is_err());
-        assert!(merged(&[5 | GONE, 5 | GONE]).is_err());
-        assert!(Row::parse::<BlockRow>(&[0; 25]).is_err());
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use rocksdb::{ColumnFamily, DB, DBPinnableSlice, DEFAULT_COLUMN_FAMILY_NAME, Wri
 use uuid::Uuid;
 
 use super::database::{INDEX_FAMILY, classify, corrupt};
-use super::page::{self, Content, Row};
+use super::page::{self, Page};
 use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS};
 use crate::batch::{
     Batch, BlockChange, IndexEntryChange, MapChange, resolve_block, resolve_volume,
@@ -73,48 +73,52 @@ impl<'a> Preparation<'a> {
 
     fn blocks(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
         let changes = self.batch.blocks.as_slice();
+        let (mut row, mut change) = (Page::new(), Page::new());
         for (pages, keys) in block_pages(changes) {
             let stored = self.stored(&keys)?;
             for ((changes, key), value) in pages.iter().zip(&keys).zip(&stored) {
-                self.block_page(key, changes, value.as_deref(), out)?;
+                row.read_row(value.as_deref())
+                    .map_err(|error| self.corrupt("block", error))?;
+                change.clear();
+                self.block_page(key, changes, &row, &mut change, out)?;
             }
         }
         Ok(())
     }
 
-    /// Blocks of one page.
+    /// Blocks of one page, whose row is `row`. `operand` is empty.
     fn block_page(
         &mut self,
         key: &[u8],
         changes: &[(Pba, BlockChange)],
-        stored: Option<&[u8]>,
+        row: &Page<BlockRow>,
+        operand: &mut Page<BlockRow>,
         out: &mut WriteBatch,
     ) -> Result<(), MetaError> {
-        let row = self.row::<BlockRow>("block", stored)?;
-        let mut operand = Vec::with_capacity(changes.len() * (1 + BlockRow::BYTES));
-        let mut present = row.as_ref().map_or(0, Row::present);
+        let mut present = row.present();
         for (pba, change) in changes {
             let position = page::position(pba.0);
-            let before = row.as_ref().and_then(|row| row.get(position));
+            let before = row.get(position);
             let after = resolve_block(*pba, before, change)?;
             self.index_entries
                 .add(*pba, IndexEntryChange::new(before, after, change));
-            let (was, is) = (before.is_some(), after.is_some());
-            if !self.totals.change_block(*pba, was, is) && self.batch.totals.is_none() {
-                return Err(too_few("blocks"));
-            }
-            present = present & !(1 << position) | u64::from(is) << position;
+            present = present & !(1 << position) | u64::from(after.is_some()) << position;
             if before != after {
-                page::put(&mut operand, position, after);
+                operand.put(position, after);
             }
         }
-        if operand.is_empty() {
+        let (Some((pba, _)), false) = (changes.first(), operand.is_empty()) else {
             return Ok(());
+        };
+        let (new, gone) = (present & !row.present(), row.present() & !present);
+        let (new, gone) = (new.count_ones().into(), gone.count_ones().into());
+        if !self.totals.change_blocks(*pba, new, gone) && self.batch.totals.is_none() {
+            return Err(too_few("blocks"));
         }
-        match (present, stored) {
-            (0, _) => out.delete(key),
-            (_, None) => out.put(key, operand),
-            _ => out.merge(key, operand),
+        match present {
+            0 => out.delete(key),
+            _ if row.is_empty() => out.put(key, operand.change()),
+            _ => out.merge(key, operand.change()),
         }
         Ok(())
     }
@@ -182,6 +186,7 @@ impl<'a> Preparation<'a> {
 
     fn mappings(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
         let changes = self.batch.map.as_slice();
+        let mut change = Page::new();
         let page_of = |(map, sub_block): (MapId, u64)| (map, sub_block / page::ENTRIES);
         let pages: Vec<_> = changes
             .chunk_by(|(a, _), (b, _)| page_of(*a) == page_of(*b))
@@ -199,45 +204,52 @@ impl<'a> Preparation<'a> {
                 let key = map_key(changes);
                 let stored = stored.next_if(|(unclear, _)| **unclear == key);
                 let stored = stored.map(|(_, value)| value);
-                self.map_page(&key, changes, stored, out)?;
+                change.clear();
+                self.map_page(&key, changes, stored, &mut change, out)?;
             }
         }
         Ok(())
     }
 
-    /// Mappings of one page, and what is stored of it if that matters.
+    /// Mappings of one page, and what is stored of it if that matters. `operand` is empty.
     fn map_page(
         &mut self,
         key: &[u8],
         changes: &[((MapId, u64), MapChange)],
         stored: Option<Option<DBPinnableSlice<'_>>>,
+        operand: &mut Page<Mapping>,
         out: &mut WriteBatch,
     ) -> Result<(), MetaError> {
-        let mut operand = Vec::with_capacity(changes.len() * (1 + Mapping::BYTES));
         let (mut added, mut gone) = (0u64, 0u64);
-        for ((map, sub_block), change) in changes {
+        let (mut mapped, mut unmapped) = (0, 0);
+        for ((_, sub_block), change) in changes {
             let (was, is_mapped) = change.is_mapped();
+            mapped += u64::from(is_mapped);
+            unmapped += u64::from(was);
             let is = change.new.is_some();
-            if !self.totals.change_mapping(*map, was, is_mapped) && self.batch.totals.is_none() {
-                return Err(too_few("mappings"));
-            }
             let position = page::position(*sub_block);
             added |= u64::from(is) << position;
             gone |= u64::from(!is) << position;
-            page::put(&mut operand, position, change.new);
+            operand.put(position, change.new);
+        }
+        let map = changes.first().map_or(0, |((map, _), _)| *map);
+        if !self.totals.change_mappings(map, mapped, unmapped) && self.batch.totals.is_none() {
+            return Err(too_few("mappings"));
         }
         let remaining = match &stored {
             Some(value) => {
-                let row = self.row::<Mapping>("mapping", value.as_deref())?;
-                row.as_ref().map_or(0, Row::present) & !gone
+                let mut row = Page::<Mapping>::new();
+                row.read_row(value.as_deref())
+                    .map_err(|error| self.corrupt("mapping", error))?;
+                row.present() & !gone
             }
             None => !gone,
         };
         match (added, remaining) {
             (0, 0) => out.delete(key),
             // Nothing that was there before shows through.
-            (u64::MAX, _) => out.put(key, operand),
-            _ => out.merge(key, operand),
+            (u64::MAX, _) => out.put(key, operand.change()),
+            _ => out.merge(key, operand.change()),
         }
         Ok(())
     }
@@ -248,15 +260,6 @@ impl<'a> Preparation<'a> {
         keys: &[K],
     ) -> Result<Vec<Option<DBPinnableSlice<'a>>>, MetaError> {
         look_up(self.dir, self.db, DEFAULT_COLUMN_FAMILY_NAME, keys)
-    }
-
-    fn row<'v, C: Content>(
-        &self,
-        what: &str,
-        value: Option<&'v [u8]>,
-    ) -> Result<Option<Row<'v>>, MetaError> {
-        let row = value.map(Row::parse::<C>).transpose();
-        row.map_err(|error| self.corrupt(what, error))
     }
 
     fn corrupt(&self, what: &str, error: CodecError) -> MetaError {
@@ -316,12 +319,12 @@ pub(super) fn put_index_entries(
         let stored = look_up(dir, db, DEFAULT_COLUMN_FAMILY_NAME, &keys)?;
         for ((blocks, key), stored) in pages.iter().zip(&keys).zip(&stored) {
             let Some(stored) = stored else { continue };
-            let row = Row::parse::<BlockRow>(stored);
+            let row = Page::<BlockRow>::of_row(stored);
             let row = row.map_err(|error| corrupt(dir, "block", error))?;
-            let mut operand = Vec::new();
+            let mut operand = Page::new();
             for (pba, fingerprint) in *blocks {
                 let position = page::position(pba.0);
-                let block = row.get::<BlockRow>(position);
+                let block = row.get(position);
                 let is_wanted =
                     |block: &BlockRow| block.fingerprint == *fingerprint && !block.has_index_entry;
                 let Some(block) = block.filter(is_wanted) else {
@@ -333,10 +336,10 @@ pub(super) fn put_index_entries(
                     has_index_entry,
                     ..block
                 });
-                page::put(&mut operand, position, block);
+                operand.put(position, block);
             }
             if !operand.is_empty() {
-                out.merge(key, operand);
+                out.merge(key, operand.change());
             }
         }
     }
@@ -393,13 +396,13 @@ fn clear_index_entry(
         && row.fingerprint == fingerprint
     {
         let has_index_entry = false;
-        let mut operand = Vec::with_capacity(1 + BlockRow::BYTES);
+        let mut operand = Page::new();
         let row = Some(BlockRow {
             has_index_entry,
             ..row
         });
-        page::put(&mut operand, page::position(pba.0), row);
-        out.merge(rows::block_key(pba), operand);
+        operand.put(page::position(pba.0), row);
+        out.merge(rows::block_key(pba), operand.change());
     }
 }
 
@@ -410,7 +413,7 @@ fn block(dir: &Path, db: &DB, pba: Pba) -> Result<Option<BlockRow>, MetaError> {
     let Some(Some(stored)) = stored.first() else {
         return Ok(None);
     };
-    let row = Row::parse::<BlockRow>(stored).map_err(|error| corrupt(dir, "block", error))?;
+    let row = Page::<BlockRow>::of_row(stored).map_err(|error| corrupt(dir, "block", error))?;
     Ok(row.get(page::position(pba.0)))
 }
 

@@ -6,8 +6,8 @@ use super::{page, rows};
 use crate::codec::CodecError;
 use crate::types::{BlockRow, Checkpoint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo};
 
-/// A row of the store. What the database holds are keys and values that decode to one of these, and
-/// each has only one encoding. (Between a row and what it says there may be changes of a page that RocksDB
+/// A row of the store. What the database holds are keys and values that decode to one of these, and of
+/// each only one encoding is written. (Between a row and what it says there may be changes of a page that RocksDB
 /// has not merged yet: [`Row::merge`].)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
@@ -114,15 +114,14 @@ impl Row {
         changes: &[&[u8]],
         is_whole: bool,
     ) -> Option<Vec<u8>> {
-        let content_bytes = rows::content_bytes(*key.first()?)?;
-        page::merge(content_bytes, row, changes.iter().copied(), is_whole).ok()
+        rows::merge(key, row, changes.iter().copied(), is_whole)
     }
 }
 
 fn page_of<C: page::Content>(entries: impl Iterator<Item = (u64, C)>) -> Vec<u8> {
-    let mut out = Vec::new();
+    let mut page = page::Page::new();
     for (number, content) in entries {
-        page::put(&mut out, page::position(number), Some(content));
+        page.put(page::position(number), Some(content));
     }
-    out
+    page.row()
 }

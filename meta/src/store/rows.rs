@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 use rocksdb::WriteBatch;
 
-use super::page::{self, Content};
+use super::page::{self, Page};
 use crate::codec::{CodecError, Reader, put_map_info, put_volume, take_map_info, take_volume};
 use crate::segment::SegmentRow;
 use crate::setting::SettingChanges;
@@ -38,15 +38,19 @@ use crate::types::{
 use uuid::Uuid;
 
 /// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy, domain and
-/// compression, addresses of fragments, checksums of mappings, totals. 4: blocks and mappings in pages.
-pub(super) const VERSION: u32 = 4;
+/// compression, addresses of fragments, checksums of mappings, totals. 4: blocks and mappings in pages. 7: runs in pages.
+pub(super) const VERSION: u32 = 7;
 /// Version of rows with maps that have parents, from the first fork on: what a program reads that knows nothing of
 /// parents would be wrong. All else is as in [`VERSION`].
-pub(super) const VERSION_PARENTS: u32 = 6;
-/// The same, as programs wrote it whose maps inherit page by page: a page with any entry of a map's own hid all that
+pub(super) const VERSION_PARENTS: u32 = 8;
+/// The same two, as programs wrote them that know no runs: they would take rows with runs for damaged. A store that is
+/// opened to be written to is raised; its rows stay as they are until they change.
+pub(super) const VERSION_NO_RUNS: u32 = 4;
+pub(super) const VERSION_NO_RUNS_PARENTS: u32 = 6;
+/// Rows with parents, as programs wrote them whose maps inherit page by page: a page with any entry of a map's own hid all that
 /// ancestors have of it. Such rows say the same where maps inherit entry by entry, because a page became a map's own with
 /// a copy of all that ancestors showed: where it has no entry, they have none either. The other way round that is not so,
-/// hence the version; a store that is opened to be written to is raised.
+/// hence the version. It is raised as well.
 pub(super) const VERSION_PAGES: u32 = 5;
 
 pub(super) const KEY_FORMAT: &[u8] = b"f";
@@ -71,6 +75,11 @@ pub(super) fn format(pool: Uuid, has_parents: bool) -> Vec<u8> {
     )
 }
 
+/// Whether there may be maps with parents in rows of a version.
+pub(super) fn has_parents(version: u32) -> bool {
+    ![VERSION, VERSION_NO_RUNS].contains(&version)
+}
+
 /// The row of rows of a version, an older one too.
 pub(super) fn format_of(pool: Uuid, version: u32) -> Vec<u8> {
     let mut out = version.to_le_bytes().to_vec();
@@ -82,7 +91,11 @@ pub(super) fn format_of(pool: Uuid, version: u32) -> Vec<u8> {
 pub(super) fn parse_format(value: &[u8]) -> Result<(u32, Option<Uuid>), CodecError> {
     let mut reader = Reader::new(value);
     let version = reader.u32()?;
-    if ![VERSION, VERSION_PAGES, VERSION_PARENTS].contains(&version) {
+    let is_older = matches!(
+        version,
+        VERSION_NO_RUNS | VERSION_NO_RUNS_PARENTS | VERSION_PAGES
+    );
+    if !is_older && ![VERSION, VERSION_PARENTS].contains(&version) {
         return Ok((version, None));
     }
     let pool = Uuid::from_bytes(reader.array()?);
@@ -247,24 +260,22 @@ fn parse_page(reader: &mut Reader<'_>) -> Result<u64, CodecError> {
 }
 
 /// The blocks of a row, by address.
-pub(super) fn blocks<'a>(
+pub(super) fn blocks(
     key: &[u8],
-    value: &'a [u8],
-) -> Result<impl Iterator<Item = (Pba, BlockRow)> + use<'a>, CodecError> {
+    value: &[u8],
+) -> Result<impl Iterator<Item = (Pba, BlockRow)> + use<>, CodecError> {
     let first = parse_block_key(key)?;
-    let page = page::Row::parse::<BlockRow>(value)?;
-    let entries = page.into_entries::<BlockRow>();
+    let entries = Page::<BlockRow>::of_row(value)?.into_entries();
     Ok(entries.map(move |(position, row)| (Pba(first.0 | u64::from(position)), row)))
 }
 
 /// The mappings of a row, by sub-block.
-pub(super) fn mappings<'a>(
+pub(super) fn mappings(
     key: &[u8],
-    value: &'a [u8],
-) -> Result<impl Iterator<Item = (u64, Mapping)> + use<'a>, CodecError> {
+    value: &[u8],
+) -> Result<impl Iterator<Item = (u64, Mapping)> + use<>, CodecError> {
     let (_, first) = parse_map_key(key)?;
-    let page = page::Row::parse::<Mapping>(value)?;
-    let entries = page.into_entries::<Mapping>();
+    let entries = Page::<Mapping>::of_row(value)?.into_entries();
     Ok(entries.map(move |(position, mapping)| (first | u64::from(position), mapping)))
 }
 
@@ -306,13 +317,19 @@ pub(super) fn parse_segment(key: &[u8], value: &[u8]) -> Result<(Pba, SegmentRow
     Ok((first, SegmentRow::decode(value)?))
 }
 
-/// What the rows under a key that begins with this byte merge; `None` if they are no pages.
-pub(super) fn content_bytes(prefix: u8) -> Option<usize> {
-    match prefix {
-        PREFIX_BLOCK => Some(BlockRow::BYTES),
-        PREFIX_MAP => Some(Mapping::BYTES),
-        _ => None,
-    }
+/// What remains of values under a key ([`page::merge`]); `None` if it is no page's, or one of them makes no sense.
+pub(super) fn merge<'a>(
+    key: &[u8],
+    row: Option<&[u8]>,
+    changes: impl Iterator<Item = &'a [u8]>,
+    into_row: bool,
+) -> Option<Vec<u8>> {
+    let merged = match *key.first()? {
+        PREFIX_BLOCK => page::merge::<BlockRow>(row, changes, into_row),
+        PREFIX_MAP => page::merge::<Mapping>(row, changes, into_row),
+        _ => return None,
+    };
+    merged.ok()
 }
 
 pub(super) fn totals(totals: &Totals) -> Vec<u8> {

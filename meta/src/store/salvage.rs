@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use rocksdb::{DB, DBRawIterator, DEFAULT_COLUMN_FAMILY_NAME, LiveFile, ReadOptions, WriteBatch};
 use uuid::Uuid;
 
-use super::database::{RocksOptions, classify, families, keep_private};
-use super::page::{self, Content};
+use super::database::{RocksOptions, classify, corrupt, families, keep_private, wrong_version};
+use super::page::{self, Content, Page};
 use super::rocks::RocksStore;
 use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
@@ -223,10 +223,12 @@ impl Salvage {
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<Option<bool>, MetaError> {
         match key {
             KEY_FORMAT => {
-                let Ok((version, Some(found))) = rows::parse_format(value) else {
+                let Ok((version, found)) = rows::parse_format(value) else {
                     return Ok(None);
                 };
-                self.has_parents = version != rows::VERSION;
+                // A newer program's rows would not make sense here, and be thrown away.
+                let found = found.ok_or_else(|| wrong_version(&self.dir, version))?;
+                self.has_parents = rows::has_parents(version);
                 if found != self.pool {
                     return Err(MetaError::WrongPool {
                         path: self.dir.clone(),
@@ -377,25 +379,20 @@ impl Salvage {
     ) -> Result<(), MetaError> {
         let mut entries = entries.peekable();
         while let Some((key, number, content)) = entries.next() {
-            let mut change = Vec::new();
-            page::put(&mut change, page::position(number), content);
-            while let Some((_, number, content)) = entries.next_if(|(next, _, _)| *next == key) {
-                page::put(&mut change, page::position(number), content);
-            }
             let stored = out
                 .get(&key)
                 .map_err(|error| classify(&self.dir, "read the new metadata store", error))?;
-            let merged = page::merge(
-                C::BYTES,
-                stored.as_deref(),
-                std::iter::once(change.as_slice()),
-                true,
-            );
-            let merged =
-                merged.map_err(|error| super::database::corrupt(&self.dir, "new", error))?;
-            match merged.is_empty() {
+            let mut page = Page::new();
+            page.read_row(stored.as_deref())
+                .map_err(|error| corrupt(&self.dir, "new", error))?;
+            page.put(page::position(number), content);
+            while let Some((_, number, content)) = entries.next_if(|(next, _, _)| *next == key) {
+                page.put(page::position(number), content);
+            }
+            let row = page.row();
+            match row.is_empty() {
                 true => batch.delete(&key),
-                false => batch.put(&key, merged),
+                false => batch.put(&key, row),
             }
             if batch.size_in_bytes() > WRITE_BYTES {
                 self.write(out, std::mem::take(batch))?;
