@@ -271,7 +271,9 @@ impl Journal {
                 source,
             });
         }
-        if first < end {
+        if first == self.written + 1 && first < end {
+            self.written = end - 1;
+        } else if first < end {
             self.ahead.insert(first, end);
         }
         while let Some(end) = self.ahead.remove(&(self.written + 1)) {
