@@ -32,6 +32,9 @@ pub struct EndpointConfig {
     pub max_reads_in_flight: u8,
     /// Sequence numbers a queue pair leaves unacknowledged at most. Linux rxe uses 128.
     pub max_unacked_packets: u32,
+    /// While so many packets of READ responses are missing, a queue pair asks for no more of them: they come in
+    /// bursts, as fast as the peer can send.
+    pub max_read_packets: u32,
     /// How long to wait for an acknowledgement before the path was measured. From then on the wait
     /// follows the round trip, and doubles while nothing comes.
     pub ack_timeout: Duration,
@@ -75,6 +78,7 @@ impl Default for EndpointConfig {
             max_message_bytes: 16 << 20,
             max_reads_in_flight: 16,
             max_unacked_packets: 128,
+            max_read_packets: 64,
             ack_timeout: Duration::from_millis(10),
             ack_timeout_min: Duration::from_millis(4),
             ack_timeout_max: Duration::from_millis(500),
@@ -96,6 +100,7 @@ impl EndpointConfig {
     pub(crate) fn clamped(mut self) -> Self {
         self.max_reads_in_flight = self.max_reads_in_flight.max(1);
         self.max_unacked_packets = self.max_unacked_packets.clamp(1, MAX_WINDOW);
+        self.max_read_packets = self.max_read_packets.max(1);
         self.max_message_bytes = self.max_message_bytes.clamp(1, 1 << 30);
         self.ack_timeout = self.ack_timeout.max(LEAST_TIMEOUT);
         self.ack_timeout_min = self.ack_timeout_min.clamp(LEAST_TIMEOUT, self.ack_timeout);

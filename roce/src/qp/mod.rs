@@ -9,6 +9,7 @@
 //! but the NAK that ended it.
 
 mod congestion;
+mod entry;
 mod requester;
 mod responder;
 

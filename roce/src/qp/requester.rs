@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::congestion::{Mark, RoundTrip, Window};
+use super::entry::{Entry, packets};
 use super::{Context, Failure, Link, Sender};
 use crate::endpoint::{EndpointConfig, PostError, SendWork, WcKind, WcStatus};
 use crate::memory::Memory;
@@ -48,44 +49,6 @@ const NAKS_MAX: u32 = 1024;
 /// have been this side.
 pub(super) const TRIES_MIN: u32 = 5;
 
-/// One posted work request.
-struct Entry<M> {
-    wr_id: u64,
-    kind: WcKind,
-    memory: M,
-    /// Where in `memory` the message lies.
-    offset: usize,
-    len: usize,
-    /// Of READ and WRITE.
-    remote_va: u64,
-    rkey: u32,
-    /// Of SEND.
-    invalidate: Option<u32>,
-    first: Psn,
-    /// Sequence numbers used: packets sent, or for a READ packets expected.
-    count: u32,
-    /// Of READ: response packets received, in order.
-    received: u32,
-}
-
-impl<M> Entry<M> {
-    #[inline]
-    fn end(&self) -> Psn {
-        self.first + self.count
-    }
-
-    /// The first sequence number that is not done.
-    #[inline]
-    fn expected(&self) -> Psn {
-        self.first + self.received
-    }
-
-    #[inline]
-    fn is_read(&self) -> bool {
-        self.kind == WcKind::Read
-    }
-}
-
 /// The send queue of a queue pair.
 pub(super) struct Requester<M> {
     entries: VecDeque<Entry<M>>,
@@ -106,6 +69,8 @@ pub(super) struct Requester<M> {
     /// READs asked for and not complete, before the cursor.
     reads_out: usize,
     reads_max: usize,
+    /// Packets of their responses that are missing.
+    read_packets_out: u32,
     window: Window,
     since_ack_request: u32,
     deadline: Option<Instant>,
@@ -140,6 +105,7 @@ impl<M: Memory> Requester<M> {
             next: start,
             reads_out: 0,
             reads_max,
+            read_packets_out: 0,
             window: Window::new(),
             since_ack_request: 0,
             deadline: None,
@@ -258,7 +224,7 @@ impl<M: Memory> Requester<M> {
 
     #[inline]
     fn sendable(&self, config: &EndpointConfig, entry: &Entry<M>, packet: u32) -> bool {
-        if entry.is_read() && self.reads_out >= self.reads_max {
+        if entry.is_read() && !self.may_ask(config) {
             return false;
         }
         // A READ that is asked for again begins where its responses ended.
@@ -268,6 +234,12 @@ impl<M: Memory> Requester<M> {
             entry.first + packet
         };
         self.is_in_window(config, psn)
+    }
+
+    /// Whether another READ may be asked for beside those that are.
+    #[inline]
+    fn may_ask(&self, config: &EndpointConfig) -> bool {
+        self.reads_out < self.reads_max && self.read_packets_out < config.max_read_packets
     }
 
     #[inline]
@@ -320,7 +292,10 @@ impl<M: Memory> Requester<M> {
         if is_last {
             self.cursor += 1;
             self.cursor_packet = 0;
-            self.reads_out += usize::from(is_read);
+            if is_read {
+                self.reads_out += 1;
+                self.read_packets_out += self.entries[index].missing();
+            }
         } else {
             self.cursor_packet = packet + 1;
         }
@@ -546,6 +521,8 @@ impl<M: Memory> Requester<M> {
         };
         target.copy_from_slice(packet.payload);
         entry.received += 1;
+        // The answer to what was asked for before this side went back may come still.
+        self.read_packets_out -= u32::from(self.cursor > 0);
         self.unacked = psn.next();
         if is_final {
             self.complete_front(context, link);
@@ -699,11 +676,12 @@ impl<M: Memory> Requester<M> {
         if (index, packet) >= (self.cursor, self.cursor_packet) {
             return false;
         }
-        self.reads_out -= self
-            .entries
-            .range(index..self.cursor)
-            .filter(|e| e.is_read())
-            .count();
+        for read in self.entries.range(index..self.cursor) {
+            if read.is_read() {
+                self.reads_out -= 1;
+                self.read_packets_out -= read.missing();
+            }
+        }
         self.cursor = index;
         self.cursor_packet = if entry.is_read() { 0 } else { packet };
         self.since_ack_request = 0;
@@ -757,18 +735,13 @@ impl<M: Memory> Requester<M> {
         self.cursor = 0;
         self.cursor_packet = 0;
         self.reads_out = 0;
+        self.read_packets_out = 0;
         self.unacked = self.next;
         self.high = self.next;
         self.deadline = None;
         self.waiting_since = None;
         self.rnr_until = None;
     }
-}
-
-/// Sequence numbers that a message of `len` bytes uses: at least one.
-#[inline]
-pub(super) fn packets(len: usize, mtu: usize) -> u32 {
-    u32::try_from(len.div_ceil(mtu)).unwrap_or(u32::MAX).max(1)
 }
 
 fn complete<M: Memory>(

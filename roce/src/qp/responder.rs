@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::requester::packets;
+use super::entry::packets;
 use super::{Context, Failure, Link, Sender};
 use crate::endpoint::{WcKind, WcStatus};
 use crate::memory::Memory;

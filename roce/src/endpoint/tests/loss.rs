@@ -134,6 +134,54 @@ fn a_nak_that_is_lost_costs_milliseconds() {
     leave(pair, qps, key);
 }
 
+/// Reads 16 times so many packets, and says how many of those READs were under way at once.
+fn reads_at_once(pair: &mut Pair, qp: QpId, packets: usize) -> usize {
+    let key = pair.register(B, vec![7; packets * MTU], BOTH);
+    let most = Rc::new(Cell::new(0));
+    let seen = most.clone();
+    let mut under_way = 0;
+    pair.filter = Some(Box::new(move |sender, bytes| {
+        under_way += usize::from(sender == A && is(bytes, Opcode::ReadRequest));
+        seen.set(seen.get().max(under_way));
+        let ends = is(bytes, Opcode::ReadResponseOnly) || is(bytes, Opcode::ReadResponseLast);
+        under_way -= usize::from(sender == B && ends);
+        false
+    }));
+    for wr_id in 0..16 {
+        pair.read(A, qp, wr_id, key, packets * MTU);
+    }
+    for wr_id in 0..16 {
+        let done = pair.completion(A, qp);
+        assert_eq!((done.0, done.2), (wr_id, WcStatus::Success));
+    }
+    pair.deregister(B, key);
+    most.get()
+}
+
+#[test]
+fn a_burst_of_answers_is_bounded_however_many_reads_wait() {
+    let (mut pair, qps, key) = scene();
+    // Four are what the connection allows.
+    for (packets, at_once) in [(1, 4), (24, 3), (64, 1), (100, 1)] {
+        let most = reads_at_once(&mut pair, qps[A], packets);
+        assert_eq!(most, at_once, "READs of {packets} packets");
+    }
+    leave(pair, qps, key);
+}
+
+#[test]
+fn what_was_read_again_does_not_count_for_ever() {
+    let (mut pair, qps, key) = scene();
+    drop_those(&mut pair, B, 1, |p| {
+        p.bth.opcode == Opcode::ReadResponseMiddle
+    });
+    time_of(&mut pair, qps[A], |pair| {
+        pair.read(A, qps[A], 1, key, 64 * MTU)
+    });
+    assert_eq!(reads_at_once(&mut pair, qps[A], 24), 3);
+    leave(pair, qps, key);
+}
+
 #[test]
 fn a_read_response_that_is_lost_is_asked_for_at_once_and_once() {
     for times in [1, 2, 3] {
