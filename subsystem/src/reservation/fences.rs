@@ -59,7 +59,9 @@ impl Fences {
     /// Nothing of its hosts is under way that came before it.
     pub(crate) fn close(&self, fence: &Fence) {
         let mut state = lock(&self.state);
-        state.open.retain(|_, last| *last > fence.number);
+        state
+            .open
+            .retain(|host, last| *last > fence.number || !fence.is_for(host));
     }
 }
 
