@@ -128,8 +128,10 @@ fn a_lost_drive_makes_losses_likely_until_another_one_is_filled_and_how_fast_is_
         &first,
         &sized(&third),
     ]);
+    // It is measured a moment before its drive counts.
     wait_for("the rebuild", || {
-        reliability(&pool)["is_rebuild_measured"] == true
+        let now = reliability(&pool);
+        now["is_rebuild_measured"] == true && now["is_met"] == true
     });
     let filled = reliability(&pool);
     assert_eq!(
