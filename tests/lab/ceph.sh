@@ -108,7 +108,9 @@ import json, rados, sys, time
 
 def state(cluster, group):
     asked = json.dumps({"prefix": "query", "pgid": group})
-    return json.loads(cluster.pg_command(group, asked, b"")[1])["state"]
+    failed, said, _ = cluster.pg_command(group, asked, b"")
+    # An OSD that has just begun to have the group does not know of it yet.
+    return "unknown" if failed else json.loads(said)["state"]
 
 with rados.Rados(conffile=sys.argv[1], name="client.admin") as cluster:
     pool = cluster.pool_lookup("pool")
