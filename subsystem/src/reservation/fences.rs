@@ -10,7 +10,7 @@ use reservations::HostId;
 
 use crate::lock::lock;
 
-/// The fences of a volume. There are at most as many hosts as ever registered with it between two fences.
+/// The fences of a volume. Only fences that are dropped leave hosts here: until the next one is closed, which is for all of them.
 #[derive(Default)]
 pub(crate) struct Fences {
     state: Mutex<State>,
