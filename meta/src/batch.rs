@@ -10,11 +10,12 @@
 //!   them would break the equality of counts and mappings.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::changes::Changes;
+use crate::changes::{Change, Changes, Kind};
 use crate::error::MetaError;
 use crate::record::{MapEntry, NewBlock, Record};
-use crate::runs::{ENTRIES_MAX, Runs, Side};
+use crate::runs::{ENTRIES_MAX, Named, Occurrence, Runs, Side};
 use crate::setting::SettingChanges;
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, REFCOUNT_MAX, Totals,
@@ -157,9 +158,14 @@ impl Batch {
         stored: Option<BlockRow>,
     ) -> Result<Option<BlockRow>, MetaError> {
         match self.blocks.get(&pba) {
-            Some(change) => resolve_block(pba, stored, change),
+            Some(change) => resolve_block(pba, stored, &change),
             None => Ok(stored),
         }
+    }
+
+    /// Index entries are to lead to these blocks from now on. They are in order, and the batch gives each a content.
+    pub fn want_index_entries(&mut self, blocks: impl Iterator<Item = Pba>) {
+        self.blocks.want_index_entries(blocks);
     }
 }
 
@@ -176,7 +182,9 @@ pub struct BatchBuilder {
     /// Which mappings they change, by map and sub-block.
     mappings: Runs<(MapId, u64)>,
     /// Blocks that entries refer to, each as its new block or as its old one.
-    references: Runs<u64>,
+    references: Runs<Pba>,
+    /// Whether an entry changes nothing.
+    has_nothings: bool,
     volumes: BTreeMap<u32, VolumeChange>,
     maps: BTreeMap<MapId, Option<MapInfo>>,
     settings: SettingChanges,
@@ -192,6 +200,7 @@ impl BatchBuilder {
             changes: Vec::new(),
             mappings: Runs::default(),
             references: Runs::default(),
+            has_nothings: false,
             volumes: BTreeMap::new(),
             maps: BTreeMap::new(),
             settings: SettingChanges::new(),
@@ -344,11 +353,12 @@ impl BatchBuilder {
             let at = self.entries.len() as u32;
             self.mappings.push((map, sub_block), at, Side::New);
             if let Some(new) = entry.new_block() {
-                self.references.push(new.pba.0, at, Side::New);
+                self.references.push(new.pba, at, Side::New);
             }
             if let Some(old) = entry.old {
-                self.references.push(old.0, at, Side::Old);
+                self.references.push(old, at, Side::Old);
             }
+            self.has_nothings |= entry.is_nothing();
             self.entries.push(entry);
             self.changes.push(change);
         }
@@ -369,9 +379,11 @@ impl BatchBuilder {
                 checkpoint.position.seq
             )));
         }
+        let entries = Arc::new(self.entries);
+        let has_nothings = self.has_nothings;
         Ok(Batch {
-            map: sorted_mappings(self.mappings, &self.changes, &self.entries)?,
-            blocks: sorted_blocks(self.references, &self.changes, &self.entries)?,
+            map: sorted_mappings(self.mappings, &self.changes, &entries, has_nothings)?,
+            blocks: sorted_blocks(self.references, &self.changes, &entries)?,
             volumes: self.volumes,
             maps: self.maps,
             settings: self.settings,
@@ -433,105 +445,100 @@ impl BatchBuilder {
 fn sorted_mappings(
     mappings: Runs<(MapId, u64)>,
     records: &[u32],
-    entries: &[MapEntry],
+    entries: &Arc<Vec<MapEntry>>,
+    has_nothings: bool,
 ) -> Result<Changes<(MapId, u64), MapChange>, MetaError> {
-    let mut changes = Vec::with_capacity(entries.len());
-    let mapping = |NewBlock { pba, crc32c, .. }: NewBlock| Mapping { pba, crc32c };
-    // Entries lie in the order of time. They are fetched for all at once, so that the processor waits for many at a time.
-    let mut alone: Vec<(u32, u32)> = Vec::with_capacity(entries.len());
-    mappings.by_number(records, |(map, sub_block), occurrences| {
-        if let [occurrence] = occurrences {
-            alone.push((changes.len() as u32, occurrence.entry() as u32));
-            let change = MapChange {
-                old: None,
-                new: None,
-            };
-            changes.push(((map, sub_block), change));
-            return Ok(());
-        }
-        let mut of_one = occurrences.iter().map(|at| entries[at.entry()]);
-        let Some(MapEntry { old, mut new }) = of_one.next() else {
-            return Ok(());
-        };
-        for entry in of_one {
-            let before = new.map(|new| new.pba).filter(|pba| !pba.is_hole());
-            if entry.old != before {
-                return Err(MetaError::Inconsistent(format!(
-                    "a record says that sub-block {sub_block} of map {map} mapped to {:?}, the \
-                     record before it says {before:?}",
-                    entry.old
-                )));
+    let mut changes = Changes::of_entries(entries, mappings.len());
+    // A block that was freed and written anew in between may be mapped again with another content: only what is
+    // unmapped before and after is no change.
+    let is_nothing = |entry: u32| has_nothings && entries[entry as usize].is_nothing();
+    mappings.by_number(records, |named| {
+        match named {
+            Named::Alone(run) if !has_nothings => changes.push_run(run),
+            Named::Alone(run) => {
+                for (at, entry) in run.numbers().filter(|(_, entry)| !is_nothing(*entry)) {
+                    changes.push_entry(at, entry, Side::New);
+                }
             }
-            new = entry.new;
+            Named::Together(at, [alone]) => {
+                if !is_nothing(alone.entry()) {
+                    changes.push_entry(at, alone.entry(), Side::New);
+                }
+            }
+            Named::Together(at, occurrences) => {
+                changes.push(at, change_of_all(at, occurrences, entries)?);
+            }
         }
-        // It is a change even if nothing is mapped before and after: where something was mapped in between, the store may have a
-        // hole.
-        let new = new.map(mapping);
-        changes.push(((map, sub_block), MapChange { old, new }));
         Ok(())
     })?;
-    let mut is_nothing = Vec::new();
-    for (at, entry) in alone {
-        let MapEntry { old, new } = entries[entry as usize];
-        changes[at as usize].1 = MapChange {
-            old,
-            new: new.map(mapping),
-        };
-        // A block that was freed and written anew in between may be mapped again with another content: only what is
-        // unmapped before and after is no change.
-        if old.is_none() && new.is_none() {
-            is_nothing.push(at);
+    Ok(changes)
+}
+
+/// What several entries make of one mapping. It is a change even if nothing is mapped before and after: where something was
+/// mapped in between, the store may have a hole.
+fn change_of_all(
+    (map, sub_block): (MapId, u64),
+    occurrences: &[Occurrence<(MapId, u64)>],
+    entries: &[MapEntry],
+) -> Result<MapChange, MetaError> {
+    let mut all = MapEntry {
+        old: None,
+        new: None,
+    };
+    let of_one = occurrences.iter().map(|at| entries[at.entry() as usize]);
+    for (number, entry) in of_one.enumerate() {
+        if number == 0 {
+            all = entry;
+            continue;
         }
+        let before = all.new_block().map(|new| new.pba);
+        if entry.old != before {
+            return Err(MetaError::Inconsistent(format!(
+                "a record says that sub-block {sub_block} of map {map} mapped to {:?}, the record before it says {before:?}",
+                entry.old
+            )));
+        }
+        all.new = entry.new;
     }
-    if !is_nothing.is_empty() {
-        let mut nothing = is_nothing.into_iter().peekable();
-        let mut at = 0;
-        changes.retain(|_| {
-            let is_kept = nothing.next_if_eq(&at).is_none();
-            at += 1;
-            is_kept
-        });
-    }
-    Ok(Changes::from_sorted(changes))
+    Ok(MapChange::of_entry(&all, Kind::New))
 }
 
 /// What a run makes of each block. In each change references are taken before any is given back, so that a
 /// block that only moves within it is never seen without a reference.
 fn sorted_blocks(
-    references: Runs<u64>,
+    references: Runs<Pba>,
     records: &[u32],
-    entries: &[MapEntry],
+    entries: &Arc<Vec<MapEntry>>,
 ) -> Result<Changes<Pba, BlockChange>, MetaError> {
-    let mut changes = Vec::with_capacity(2 * entries.len());
-    // As for mappings, entries are fetched for all at once.
-    let mut named: Vec<(u32, u32)> = Vec::with_capacity(entries.len());
-    references.by_number(records, |pba, of_one| {
-        let mut change = BlockChange::default();
-        let mut new = None;
-        for reference in of_one {
-            match reference.side() {
-                Side::New => {
-                    change.delta += 1;
-                    new = Some(reference.entry());
+    let mut changes = Changes::of_entries(entries, references.len());
+    references.by_number(records, |named| {
+        match named {
+            Named::Alone(run) => changes.push_run(run),
+            Named::Together(pba, [alone]) => changes.push_entry(pba, alone.entry(), alone.side()),
+            Named::Together(pba, occurrences) => {
+                let mut change = BlockChange::default();
+                for reference in occurrences {
+                    match reference.side() {
+                        Side::New => {
+                            change.delta += 1;
+                            let new = entries[reference.entry() as usize].new;
+                            change.content = new.map(|new| BlockContent {
+                                fingerprint: new.fingerprint,
+                                crc32c: new.crc32c,
+                            });
+                        }
+                        Side::Old => {
+                            change.delta -= 1;
+                            change.lowest = change.lowest.min(change.delta);
+                        }
+                    }
                 }
-                Side::Old => {
-                    change.delta -= 1;
-                    change.lowest = change.lowest.min(change.delta);
-                }
+                changes.push(pba, change);
             }
         }
-        named.extend(new.map(|entry| (changes.len() as u32, entry as u32)));
-        changes.push((Pba(pba), change));
         Ok::<(), MetaError>(())
     })?;
-    for (at, entry) in named {
-        let new = entries[entry as usize].new;
-        changes[at as usize].1.content = new.map(|new| BlockContent {
-            fingerprint: new.fingerprint,
-            crc32c: new.crc32c,
-        });
-    }
-    Ok(Changes::from_sorted(changes))
+    Ok(changes)
 }
 
 fn volume_error(id: u32, what: &str) -> MetaError {

@@ -56,6 +56,11 @@ impl MapEntry {
         self.new.filter(|new| !new.pba.is_hole())
     }
 
+    /// Whether nothing is there before and after.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.old.is_none() && self.new.is_none()
+    }
+
     /// Entries that take mappings away, with their sub-blocks: `new` is nothing, or a hole. Where the old one is a hole,
     /// nothing was mapped.
     pub fn unmapped(

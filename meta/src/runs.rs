@@ -3,22 +3,53 @@
 //! A write names mappings, and mostly blocks too, whose numbers follow each other. So what is sorted is
 //! runs of such numbers, and their occurrences one by one only where runs overlap.
 
+use crate::types::{MapId, Pba};
+
 /// A number that others follow.
-pub(crate) trait Number: Copy + Ord {
+pub trait Number: Copy + Ord {
     /// The number so many behind it.
     fn plus(self, count: u32) -> Option<Self>;
+
+    /// What divides it into pages.
+    fn number(self) -> u64;
+
+    /// The page of so many numbers that it is in, by its first number.
+    fn page(self, numbers: u64) -> Self;
 }
 
-impl Number for u64 {
+/// A block.
+impl Number for Pba {
+    #[inline]
     fn plus(self, count: u32) -> Option<Self> {
-        self.checked_add(u64::from(count))
+        self.0.checked_add(u64::from(count)).map(Self)
+    }
+
+    #[inline]
+    fn number(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    fn page(self, numbers: u64) -> Self {
+        Self(self.0 - self.0 % numbers)
     }
 }
 
-/// A volume and a number in it.
-impl Number for (u32, u64) {
+/// A sub-block of a map.
+impl Number for (MapId, u64) {
+    #[inline]
     fn plus(self, count: u32) -> Option<Self> {
-        Some((self.0, self.1.plus(count)?))
+        Some((self.0, self.1.checked_add(u64::from(count))?))
+    }
+
+    #[inline]
+    fn number(self) -> u64 {
+        self.1
+    }
+
+    #[inline]
+    fn page(self, numbers: u64) -> Self {
+        (self.0, self.1 - self.1 % numbers)
     }
 }
 
@@ -50,6 +81,13 @@ impl Naming {
     fn entry(self) -> u32 {
         self.0 & !Self::OLD
     }
+
+    fn side(self) -> Side {
+        match self.0 & Self::OLD {
+            0 => Side::New,
+            _ => Side::Old,
+        }
+    }
 }
 
 /// A number that an entry names.
@@ -62,28 +100,41 @@ pub(crate) struct Occurrence<N> {
 
 impl<N> Occurrence<N> {
     /// The index of the entry.
-    pub(crate) fn entry(&self) -> usize {
-        self.naming.entry() as usize
+    pub(crate) fn entry(&self) -> u32 {
+        self.naming.entry()
     }
 
     /// As what it names the number.
     pub(crate) fn side(&self) -> Side {
-        match self.naming.0 & Naming::OLD {
-            0 => Side::New,
-            _ => Side::Old,
-        }
+        self.naming.side()
     }
 }
 
 /// Numbers that follow each other, named in the same way by entries that do.
 #[derive(Clone, Copy, Debug)]
-struct Run<N> {
-    first: N,
+pub(crate) struct Run<N> {
+    pub(crate) first: N,
     naming: Naming,
-    count: u32,
+    pub(crate) count: u32,
 }
 
 impl<N: Number> Run<N> {
+    /// The index of the first one's entry.
+    pub(crate) fn entry(&self) -> u32 {
+        self.naming.entry()
+    }
+
+    /// As what entries name the numbers.
+    pub(crate) fn side(&self) -> Side {
+        self.naming.side()
+    }
+
+    /// Each number with its entry.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (N, u32)> + '_ {
+        let entry = self.entry();
+        (0..self.count).filter_map(move |at| Some((self.first.plus(at)?, entry + at)))
+    }
+
     /// The last number.
     fn last(&self) -> N {
         self.first.plus(self.count - 1).unwrap_or(self.first)
@@ -95,29 +146,25 @@ impl<N: Number> Run<N> {
         self.naming.0 + count == naming.0 && first.plus(count) == Some(number)
     }
 
-    /// Its occurrences, without their changes.
-    fn occurrences(&self) -> impl Iterator<Item = Occurrence<N>> + '_ {
-        (0..self.count).filter_map(|at| {
+    /// Its occurrences, with the changes that they belong to.
+    fn occurrences<'a>(&'a self, changes: &'a [u32]) -> impl Iterator<Item = Occurrence<N>> + 'a {
+        let changes = &changes[self.entry() as usize..][..self.count as usize];
+        (0..self.count).zip(changes).filter_map(|(at, change)| {
             Some(Occurrence {
                 number: self.first.plus(at)?,
-                change: 0,
+                change: *change,
                 naming: Naming(self.naming.0 + at),
             })
         })
     }
+}
 
-    /// The same with their changes.
-    fn occurrences_by_time<'a>(
-        &'a self,
-        changes: &'a [u32],
-    ) -> impl Iterator<Item = Occurrence<N>> + 'a {
-        let changes = &changes[self.naming.entry() as usize..][..self.count as usize];
-        let occurrences = self.occurrences().zip(changes);
-        occurrences.map(|(occurrence, change)| Occurrence {
-            change: *change,
-            ..occurrence
-        })
-    }
+/// How numbers are named.
+pub(crate) enum Named<'a, N> {
+    /// Each of these once, by these entries and no others. Nobody asks when it was.
+    Alone(&'a Run<N>),
+    /// This number, by runs that overlap there.
+    Together(N, &'a [Occurrence<N>]),
 }
 
 /// Numbers, in the order in which they were named.
@@ -156,12 +203,17 @@ impl<N: Number> Runs<N> {
         });
     }
 
-    /// Gives the occurrences of each number; numbers rise. Of one number, they are in the order of the changes
+    /// How many runs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Gives all numbers; they rise. Where runs overlap, the occurrences of a number are in the order of the changes
     /// that entries belong to (`changes` says which, for each entry); within a change, what is new comes first.
     pub(crate) fn by_number<E>(
         mut self,
         changes: &[u32],
-        mut each: impl FnMut(N, &[Occurrence<N>]) -> Result<(), E>,
+        mut each: impl FnMut(Named<'_, N>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.all.sort_unstable_by_key(|run| run.first);
         let mut occurrences = Vec::new();
@@ -176,21 +228,18 @@ impl<N: Number> Runs<N> {
             let (together, later) = rest.split_at(count);
             rest = later;
             if let [alone] = together {
-                // Nobody asks when it was: each number occurs once.
-                for occurrence in alone.occurrences() {
-                    each(occurrence.number, &[occurrence])?;
-                }
+                each(Named::Alone(alone))?;
                 continue;
             }
             occurrences.clear();
             for run in together {
-                occurrences.extend(run.occurrences_by_time(changes));
+                occurrences.extend(run.occurrences(changes));
             }
             occurrences.sort_unstable_by_key(|occurrence| {
                 (occurrence.number, occurrence.change, occurrence.naming)
             });
             for of_one in occurrences.chunk_by(|a, b| a.number == b.number) {
-                each(of_one[0].number, of_one)?;
+                each(Named::Together(of_one[0].number, of_one))?;
             }
         }
         Ok(())
@@ -208,18 +257,31 @@ mod tests {
     /// Of each number, in the order in which they count: change, whether it is old, entry.
     type Expected = BTreeMap<u64, Vec<(u32, bool, usize)>>;
 
-    fn seen(runs: Runs<u64>, changes: &[u32]) -> Expected {
+    fn seen(runs: Runs<Pba>, changes: &[u32]) -> Expected {
         let mut seen = Expected::new();
         let mut last = None;
-        let done = runs.by_number::<()>(changes, |number, occurrences| {
-            let of_one = occurrences.iter().map(|occurrence| {
-                assert_eq!(occurrence.number, number, "another's occurrence");
-                let is_old = occurrence.side() == Side::Old;
-                (changes[occurrence.entry()], is_old, occurrence.entry())
-            });
+        let mut add = |number: Pba, of_one: Vec<(u32, Side)>| {
             assert!(last < Some(number), "numbers do not rise");
             last = Some(number);
-            seen.insert(number, of_one.collect());
+            let of_one = of_one.into_iter().map(|(entry, side)| {
+                let entry = entry as usize;
+                (changes[entry], side == Side::Old, entry)
+            });
+            seen.insert(number.0, of_one.collect());
+        };
+        let done = runs.by_number::<()>(changes, |named| {
+            match named {
+                Named::Alone(run) => run
+                    .numbers()
+                    .for_each(|(number, entry)| add(number, vec![(entry, run.side())])),
+                Named::Together(number, occurrences) => {
+                    let of_one = occurrences.iter().map(|occurrence| {
+                        assert_eq!(occurrence.number, number, "another's occurrence");
+                        (occurrence.entry(), occurrence.side())
+                    });
+                    add(number, of_one.collect());
+                }
+            }
             Ok(())
         });
         assert!(done.is_ok());
@@ -239,7 +301,7 @@ mod tests {
                 for (side, number) in [(Side::New, new), (Side::Old, old)] {
                     for at in 0..count {
                         let (number, entry) = (number + u64::from(at), first + at);
-                        runs.push(number, entry, side);
+                        runs.push(Pba(number), entry, side);
                         let occurrence = (change, side == Side::Old, entry as usize);
                         expected.entry(number).or_default().push(occurrence);
                     }
@@ -253,7 +315,7 @@ mod tests {
     fn numbers_at_the_end_of_all_numbers_do_not_wrap() {
         let mut runs = Runs::default();
         for (entry, number) in (0..).zip([u64::MAX - 1, u64::MAX, 0, 1]) {
-            runs.push(number, entry, Side::New);
+            runs.push(Pba(number), entry, Side::New);
         }
         let seen = seen(runs, &[0; 4]);
         assert!(seen.into_keys().eq([0, 1, u64::MAX - 1, u64::MAX]));

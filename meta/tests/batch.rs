@@ -236,7 +236,7 @@ fn a_mapping_that_comes_and_goes_within_a_batch_leaves_no_rows() {
 fn what_was_nothing_and_is_nothing_is_no_change_and_what_is_written_beside_it_is_one() {
     let record = map(3, &[(None, None), (None, new(7, 1)), (None, None)]);
     let batch = BatchBuilder::from_records(&[(1, record)], at(2)).unwrap();
-    let changed = batch.map.as_slice().iter().map(|((_, at), _)| *at);
+    let changed = batch.map.iter().map(|((_, at), _)| at);
     assert_eq!(changed.collect::<Vec<_>>(), [4]);
 }
 

@@ -160,11 +160,10 @@ fn compare(
             last_epoch: None,
         };
         let mut batch = BatchBuilder::from_records(&records, checkpoint).unwrap();
-        let mut wanted = Vec::new();
-        for (pba, change) in batch.blocks.iter_mut() {
-            change.wants_index_entry = rng.random();
-            wanted.extend(change.wants_index_entry.then_some(*pba));
-        }
+        let written = batch.blocks.iter();
+        let written = written.filter(|(_, change)| change.content.is_some() && rng.random());
+        let wanted: Vec<Pba> = written.map(|(pba, _)| pba).collect();
+        batch.want_index_entries(wanted.iter().copied());
         store.apply(&batch).unwrap();
         model.stored(wanted.into_iter(), &before);
 

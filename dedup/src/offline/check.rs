@@ -360,8 +360,8 @@ async fn check_data(
                 rows.extend(parts.store.blocks(range.start, range.end, usize::MAX)?);
                 for (pba, _) in pending.blocks.range(range) {
                     // What cannot be applied was found with the rows.
-                    if let Ok(after) = pending.block_after(*pba, rows.remove(pba)) {
-                        rows.extend(after.map(|row| (*pba, row)));
+                    if let Ok(after) = pending.block_after(pba, rows.remove(&pba)) {
+                        rows.extend(after.map(|row| (pba, row)));
                     }
                 }
             }

@@ -53,24 +53,26 @@ pub(crate) fn want_index_entries(
     if !lock(&shared.state).on_disk_index.is_waited() {
         return wanted;
     }
-    let mut new = batch.blocks.iter_mut().filter_map(|(pba, change)| {
+    let mut new = batch.blocks.iter().filter_map(|(pba, change)| {
         let content = change.content.filter(|c| c.fingerprint.is_some())?;
-        Some((*pba, content.fingerprint, &mut change.wants_index_entry))
+        Some((pba, content.fingerprint))
     });
     loop {
         let state = lock(&shared.state);
         let mut count = 0;
-        for (pba, fingerprint, wants_index_entry) in new.by_ref().take(AT_ONCE) {
+        for (pba, fingerprint) in new.by_ref().take(AT_ONCE) {
             count += 1;
             if state.on_disk_index.is_due(pba, &fingerprint, stored) {
-                *wants_index_entry = true;
                 wanted.push((pba, fingerprint));
             }
         }
         if count < AT_ONCE {
-            return wanted;
+            break;
         }
     }
+    drop(new);
+    batch.want_index_entries(wanted.iter().map(|(pba, _)| *pba));
+    wanted
 }
 
 /// The store, which has all records up to `stored`, has the index entries of these blocks from now on.

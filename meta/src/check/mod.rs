@@ -145,7 +145,7 @@ fn run(
     let mut blocks = rows.found.blocks.values().sum::<u64>();
     if let Some(batch) = pending {
         rows.apply(batch, &mut report);
-        blocks = blocks.saturating_add(batch.blocks.as_slice().len() as u64);
+        blocks = blocks.saturating_add(batch.blocks.len() as u64);
     }
     rows.check_maps(&mut report);
     report.volumes = rows.volumes.len() as u64;
@@ -175,9 +175,9 @@ fn run(
         };
         store.load(&mut mappings)?;
         if let Some(batch) = pending {
-            for ((map, sub_block), change) in &batch.map {
+            for ((map, sub_block), change) in batch.map.iter() {
                 if let Some(mapping) = change.new {
-                    mappings.count(*map, *sub_block, mapping);
+                    mappings.count(map, sub_block, mapping);
                 }
             }
         }
@@ -208,7 +208,7 @@ fn tell_counts(
         let row = row.first().map(|(_, row)| *row);
         let change = pending.and_then(|batch| batch.blocks.get(&pba));
         let row = match change {
-            Some(change) => resolve_block(pba, row, change).unwrap_or(row),
+            Some(change) => resolve_block(pba, row, &change).unwrap_or(row),
             None => row,
         };
         let references = row.map_or(0, |row| i64::from(row.refcount));

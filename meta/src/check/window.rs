@@ -117,7 +117,7 @@ impl BlockWindow {
                 let row = stored.next_if(|(at, _)| *at == pba).map(|(_, row)| row);
                 let row = match changes.next_if(|(at, _)| *at == pba) {
                     None => row,
-                    Some((_, change)) => match resolve_block(pba, row, change) {
+                    Some((_, change)) => match resolve_block(pba, row, &change) {
                         Ok(row) => row,
                         Err(error) => {
                             misfits(error);

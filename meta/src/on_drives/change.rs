@@ -38,7 +38,7 @@ const IDENTITY: u8 = 4;
 /// What a batch has, without a copy of it.
 pub(super) fn encode_batch(batch: &Batch) -> Vec<u8> {
     // About what a change of a mapping and its block take.
-    let mut out = Vec::with_capacity(1024 + 40 * batch.map.as_slice().len());
+    let mut out = Vec::with_capacity(1024 + 40 * batch.map.len());
     out.push(BATCH);
     put_batch(&mut out, batch);
     out
@@ -138,15 +138,15 @@ fn put_batch(out: &mut Vec<u8>, batch: &Batch) {
     if let Some(totals) = &batch.totals {
         put_totals(out, totals);
     }
-    put_count(out, batch.map.as_slice().len());
+    put_count(out, batch.map.len());
     let mut before = Neighbours::default();
-    for (key, change) in &batch.map {
-        before.put_mapping(out, *key, change);
+    for (key, change) in batch.map.iter() {
+        before.put_mapping(out, key, &change);
     }
-    put_count(out, batch.blocks.as_slice().len());
+    put_count(out, batch.blocks.len());
     let mut before = Neighbours::default();
-    for (pba, change) in &batch.blocks {
-        before.put_block(out, *pba, change);
+    for (pba, change) in batch.blocks.iter() {
+        before.put_block(out, pba, &change);
     }
 }
 

@@ -165,8 +165,8 @@ impl State {
 
     fn apply(&mut self, batch: &Batch) -> Result<(), MetaError> {
         check_progress(self.checkpoint, batch)?;
-        for ((map, sub_block), change) in &batch.map {
-            let stored = self.map.get(&(*map, *sub_block));
+        for ((map, sub_block), change) in batch.map.iter() {
+            let stored = self.map.get(&(map, sub_block));
             let stored = stored.filter(|mapping| !mapping.is_hole());
             let stored = stored.map(|mapping| mapping.pba);
             if stored != change.old {
@@ -180,12 +180,11 @@ impl State {
         // Everything is worked out before anything is changed: a batch is applied as a whole.
         let blocks = batch
             .blocks
-            .as_slice()
             .iter()
             .map(|(pba, change)| {
-                let before = self.blocks.get(pba).copied();
-                let after = resolve_block(*pba, before, change)?;
-                Ok((*pba, after, IndexEntryChange::new(before, after, change)))
+                let before = self.blocks.get(&pba).copied();
+                let after = resolve_block(pba, before, &change)?;
+                Ok((pba, after, IndexEntryChange::new(before, after, &change)))
             })
             .collect::<Result<Vec<_>, MetaError>>()?;
         let volumes = batch
@@ -230,7 +229,7 @@ impl State {
         for (key, value) in &batch.settings {
             set(&mut self.settings, key.clone(), value.clone());
         }
-        for (key, change) in &batch.map {
+        for (key, change) in batch.map.iter() {
             let (before, after) = change.is_mapped();
             let fits = self
                 .totals
@@ -239,7 +238,7 @@ impl State {
                 fits || batch.totals.is_some(),
                 "more mappings go than there are"
             );
-            set(&mut self.map, *key, change.new);
+            set(&mut self.map, key, change.new);
         }
         for (id, info) in &batch.maps {
             if info.is_none() {

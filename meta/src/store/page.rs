@@ -33,7 +33,7 @@ use crate::codec::CodecError;
 use crate::types::{BlockRow, Fingerprint, Mapping, Pba, REFCOUNT_MAX};
 
 /// Entries of a page. Its number is that of an entry divided by this.
-pub(super) const ENTRIES: u64 = 64;
+pub(super) const ENTRIES: u64 = crate::changes::PAGE;
 /// Bits of a position.
 pub(super) const POSITION_BITS: u32 = ENTRIES.trailing_zeros();
 /// The position in an entry's first byte, and the number less one in a run's second byte.

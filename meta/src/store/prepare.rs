@@ -5,6 +5,8 @@
 //! theirs is looked up only if the batch takes away without adding, which may leave nothing. So a page is
 //! deleted in the batch that takes its last entry, and no row is ever empty.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 
 use rocksdb::{ColumnFamily, DB, DBPinnableSlice, DEFAULT_COLUMN_FAMILY_NAME, WriteBatch};
@@ -16,8 +18,10 @@ use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS};
 use crate::batch::{
     Batch, BlockChange, IndexEntryChange, MapChange, resolve_block, resolve_volume,
 };
+use crate::changes::{Change, ChangesOfPage};
 use crate::codec::CodecError;
 use crate::error::MetaError;
+use crate::runs::Number;
 use crate::types::{BlockRow, Fingerprint, MapId, Mapping, Pba, Totals};
 
 /// Pages looked up at a time.
@@ -72,18 +76,27 @@ impl<'a> Preparation<'a> {
     }
 
     fn blocks(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
-        let changes = self.batch.blocks.as_slice();
         let (mut row, mut change) = (Page::new(), Page::new());
-        for (pages, keys) in block_pages(changes) {
+        let mut changes = Gathered::default();
+        let mut all = self.batch.blocks.pages();
+        loop {
+            let pages: Vec<_> = all.by_ref().take(LOOKUP_PAGES).collect();
+            if pages.is_empty() {
+                return Ok(());
+            }
+            let keys: Vec<_> = pages
+                .iter()
+                .map(|page| rows::block_key(page.first))
+                .collect();
             let stored = self.stored(&keys)?;
-            for ((changes, key), value) in pages.iter().zip(&keys).zip(&stored) {
+            for ((number, key), value) in keys.iter().enumerate().zip(&stored) {
                 row.read_row(value.as_deref())
                     .map_err(|error| self.corrupt("block", error))?;
                 change.clear();
+                let changes = changes.of_page(&pages, number);
                 self.block_page(key, changes, &row, &mut change, out)?;
             }
         }
-        Ok(())
     }
 
     /// Blocks of one page, whose row is `row`. `operand` is empty.
@@ -185,30 +198,31 @@ impl<'a> Preparation<'a> {
     }
 
     fn mappings(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
-        let changes = self.batch.map.as_slice();
         let mut change = Page::new();
-        let page_of = |(map, sub_block): (MapId, u64)| (map, sub_block / page::ENTRIES);
-        let pages: Vec<_> = changes
-            .chunk_by(|(a, _), (b, _)| page_of(*a) == page_of(*b))
-            .collect();
-        for pages in pages.chunks(LOOKUP_PAGES) {
+        let mut changes = Gathered::default();
+        let mut all = self.batch.map.pages();
+        loop {
+            let pages: Vec<_> = all.by_ref().take(LOOKUP_PAGES).collect();
+            if pages.is_empty() {
+                return Ok(());
+            }
             // A page that was all mapped and is all given back needs no look as well.
-            let is_unclear = |page: &&&[((MapId, u64), MapChange)]| {
+            let is_unclear = |page: &&ChangesOfPage<'_, (MapId, u64), MapChange>| {
                 (page.len() as u64) < page::ENTRIES && page.iter().all(|(_, c)| c.new.is_none())
             };
             let unclear = pages.iter().filter(is_unclear);
-            let unclear: Vec<_> = unclear.map(|page| map_key(page)).collect();
+            let unclear: Vec<_> = unclear.map(map_key).collect();
             let stored = self.stored(&unclear)?;
             let mut stored = unclear.iter().zip(stored).peekable();
-            for changes in pages {
-                let key = map_key(changes);
+            for (number, page) in pages.iter().enumerate() {
+                let key = map_key(page);
                 let stored = stored.next_if(|(unclear, _)| **unclear == key);
                 let stored = stored.map(|(_, value)| value);
                 change.clear();
+                let changes = changes.of_page(&pages, number);
                 self.map_page(&key, changes, stored, &mut change, out)?;
             }
         }
-        Ok(())
     }
 
     /// Mappings of one page, and what is stored of it if that matters. `operand` is empty.
@@ -282,17 +296,45 @@ pub(super) fn look_up<'a, K: AsRef<[u8]>>(
         .collect()
 }
 
-/// What concerns the blocks of some pages of rows, page by page, and the keys of these rows.
-type BlockPages<'a, T> = (Vec<&'a [(Pba, T)]>, Vec<[u8; 9]>);
+/// Changes of some pages, one after the other. Entries of records lie in the order of time: they are fetched for
+/// several pages at once, so that the processor waits for many at a time.
+struct Gathered<K, V> {
+    changes: Vec<(K, V)>,
+    /// Where each page that is fetched begins and ends in it.
+    pages: VecDeque<Range<usize>>,
+}
 
-/// What concerns blocks, in their order, by the pages of their rows; as much at a time as is looked up together.
-fn block_pages<T>(of_blocks: &[(Pba, T)]) -> impl Iterator<Item = BlockPages<'_, T>> {
-    let mut pages = of_blocks.chunk_by(|(a, _), (b, _)| a.0 / page::ENTRIES == b.0 / page::ENTRIES);
-    std::iter::from_fn(move || {
-        let some: Vec<_> = pages.by_ref().take(LOOKUP_PAGES).collect();
-        let keys = some.iter().map(|page| rows::block_key(page[0].0)).collect();
-        (!some.is_empty()).then_some((some, keys))
-    })
+/// Changes that are fetched at once, at least: they stay in the processor's cache.
+const GATHERED: usize = 1024;
+
+impl<K, V> Default for Gathered<K, V> {
+    fn default() -> Self {
+        Self {
+            changes: Vec::new(),
+            pages: VecDeque::new(),
+        }
+    }
+}
+
+impl<K: Number, V: Change> Gathered<K, V> {
+    /// The changes of the page `pages[number]`. Pages are asked for in order.
+    fn of_page(&mut self, pages: &[ChangesOfPage<'_, K, V>], number: usize) -> &[(K, V)] {
+        if self.pages.is_empty() {
+            self.changes.clear();
+            for page in &pages[number..] {
+                let start = self.changes.len();
+                if start >= GATHERED {
+                    break;
+                }
+                page.append_to(&mut self.changes);
+                self.pages.push_back(start..self.changes.len());
+            }
+        }
+        match self.pages.pop_front() {
+            Some(page) => &self.changes[page],
+            None => &[],
+        }
+    }
 }
 
 /// Where index entries are.
@@ -315,7 +357,11 @@ pub(super) fn put_index_entries(
     let mut blocks = blocks.to_vec();
     blocks.sort_unstable();
     let mut new = Vec::with_capacity(blocks.len());
-    for (pages, keys) in block_pages(&blocks) {
+    let pages = blocks.chunk_by(|(a, _), (b, _)| a.page(page::ENTRIES) == b.page(page::ENTRIES));
+    let pages: Vec<_> = pages.collect();
+    for pages in pages.chunks(LOOKUP_PAGES) {
+        let keys = pages.iter().map(|page| rows::block_key(page[0].0));
+        let keys: Vec<_> = keys.collect();
         let stored = look_up(dir, db, DEFAULT_COLUMN_FAMILY_NAME, &keys)?;
         for ((blocks, key), stored) in pages.iter().zip(&keys).zip(&stored) {
             let Some(stored) = stored else { continue };
@@ -417,8 +463,8 @@ fn block(dir: &Path, db: &DB, pba: Pba) -> Result<Option<BlockRow>, MetaError> {
     Ok(row.get(page::position(pba.0)))
 }
 
-fn map_key(changes: &[((MapId, u64), MapChange)]) -> [u8; 13] {
-    let (map, sub_block) = changes.first().map_or((0, 0), |(at, _)| *at);
+fn map_key(page: &ChangesOfPage<'_, (MapId, u64), MapChange>) -> [u8; 13] {
+    let (map, sub_block) = page.first;
     rows::map_key(map, sub_block)
 }
 
