@@ -63,9 +63,9 @@ pub use identity::{
     DriveSpec, HashKeys, PoolIdentity, SpareSpec, absolute_drive_path, is_remote_drive,
 };
 pub use journal::{
-    Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,
-    JournalConfig, JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia,
-    PendingSync, ReservedRange, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+    Appended, FileMedia, FinishedSync, Frames, History, HookedMedia, Journal, JournalConfig,
+    JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia, PendingSync,
+    ReservedRange, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{
     ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, LocationKind, MetadataLocation,

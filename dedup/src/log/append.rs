@@ -237,9 +237,7 @@ impl<'r> Append<'r> {
         // Others wait for what this one writes: a panic in here would leave them waiting.
         let unwinding = Unwinding::ends();
         let shared = self.shared;
-        let written = shared.writer.write(frames, range);
-        let finished = lock(&shared.journal).finish_append(written);
-        match finished {
+        match shared.writer.write(frames, range) {
             Ok(upto) => shared.appended.reach(upto),
             Err(error) => {
                 shared.fail(error.to_string());

@@ -2,8 +2,8 @@
 //!
 //! 1. [`Frames::encode`] makes bytes of the records;
 //! 2. [`Journal::reserve`] reserves a range of the ring for them, behind those before: some nanoseconds;
-//! 3. [`JournalWriter::write`] writes them there, without the journal;
-//! 4. [`Journal::finish_append`] counts them: from then on they are in the journal if all before them are.
+//! 3. [`JournalWriter::write`] writes them there, without the journal, and counts them: from then on they are in the
+//!    journal if all before them are.
 //!
 //! Frames of a later range may be written before those of an earlier one. After a crash there is a hole then, and
 //! replay ends before it. So nobody may be told of a record before [`Journal::written_seq`] has reached it, and only
@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use super::frame::{self, KIND_WRAP};
 use super::media::JournalMedia;
 use super::replay::normalise;
+use super::written::Written;
 use super::{Journal, SyncGate};
 use crate::error::JournalError;
 use crate::record::{Record, RecordRef};
@@ -93,37 +94,36 @@ impl ReservedRange {
     }
 }
 
-/// Frames that were written, or not.
-#[must_use = "tell the journal with `Journal::finish_append`"]
-#[derive(Debug)]
-pub struct FinishedAppend {
-    first: u64,
-    /// Sequence number behind the last one.
-    end: u64,
-    result: io::Result<()>,
-}
-
 /// Writes frames where they were reserved, beside the journal.
 #[derive(Clone)]
 pub struct JournalWriter {
     media: Arc<dyn JournalMedia>,
     gate: Arc<SyncGate>,
+    written: Arc<Written>,
     ring_bytes: u64,
 }
 
 impl JournalWriter {
     /// Writes frames to the range that was reserved for them, with one write (more where the ring wraps). They survive
-    /// a crash of the process afterwards if all before them do. A failure is found by [`Journal::finish_append`].
-    pub fn write(&self, mut frames: Frames, range: ReservedRange) -> FinishedAppend {
-        let result = self.write_frames(&mut frames, &range);
-        if result.is_err() {
-            // At once: no sync may say that what comes after the hole is stable.
+    /// a crash of the process afterwards if all before them do. Returns [`Journal::written_seq`], which other appends may have
+    /// moved.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`] if they were not written: how much of them the media holds is open, and the journal takes no more
+    /// records.
+    pub fn write(&self, mut frames: Frames, range: ReservedRange) -> Result<u64, JournalError> {
+        if let Err(source) = self.write_frames(&mut frames, &range) {
+            // No sync may say that what comes after the hole is stable.
             self.gate.failed.store(true, Ordering::Release);
+            return Err(JournalError::Io {
+                journal: self.media.name(),
+                action: "write a record",
+                source,
+            });
         }
-        FinishedAppend {
-            first: range.first,
-            end: range.first + range.count,
-            result,
+        match range.count {
+            0 => Ok(self.written.upto()),
+            count => Ok(self.written.add(range.first, range.first + count)),
         }
     }
 
@@ -187,6 +187,7 @@ impl Journal {
         JournalWriter {
             media: Arc::clone(&self.media),
             gate: Arc::clone(&self.gate),
+            written: Arc::clone(&self.written),
             ring_bytes: self.ring_bytes,
         }
     }
@@ -256,43 +257,17 @@ impl Journal {
         (start, end, skipped + frame + rest)
     }
 
-    /// Takes note of frames that were written. Returns [`Self::written_seq`], which other appends may have moved.
-    ///
-    /// # Errors
-    /// [`JournalError::Io`] if they were not: how much of them the media holds is open, and the journal takes no more
-    /// records.
-    pub fn finish_append(&mut self, finished: FinishedAppend) -> Result<u64, JournalError> {
-        let FinishedAppend { first, end, result } = finished;
-        if let Err(source) = result {
-            self.gate.failed.store(true, Ordering::Release);
-            return Err(JournalError::Io {
-                journal: self.media.name(),
-                action: "write a record",
-                source,
-            });
-        }
-        if first == self.written + 1 && first < end {
-            self.written = end - 1;
-        } else if first < end {
-            self.ahead.insert(first, end);
-        }
-        while let Some(end) = self.ahead.remove(&(self.written + 1)) {
-            self.written = end - 1;
-        }
-        Ok(self.written)
-    }
-
     /// Every record up to this sequence number is written, and survives a crash of the process. Later ones may be written
     /// too, behind one that is not.
     pub fn written_seq(&self) -> u64 {
-        self.written
+        self.written.upto()
     }
 
     /// Appends records in order, all steps at once. They survive a crash of the process when this returns (if nobody else
     /// is between two steps of an append), and a loss of power after a later sync.
     ///
     /// # Errors
-    /// Those of [`Self::reserve`] and [`Self::finish_append`].
+    /// Those of [`Self::reserve`] and [`JournalWriter::write`].
     pub fn append<'r, R>(
         &mut self,
         records: impl IntoIterator<Item = R, IntoIter: Clone>,
@@ -303,8 +278,7 @@ impl Journal {
         let frames = Frames::encode(records);
         let range = self.reserve(&frames)?;
         let (first, count) = (range.first, range.count);
-        let finished = self.writer().write(frames, range);
-        self.finish_append(finished)?;
+        self.writer().write(frames, range)?;
         Ok(Appended {
             first,
             last: first + count - 1,

@@ -30,13 +30,14 @@ mod media;
 mod memory;
 mod part;
 mod replay;
+mod written;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-pub use append::{Appended, FinishedAppend, Frames, JournalWriter, ReservedRange};
+pub use append::{Appended, Frames, JournalWriter, ReservedRange};
 pub use file::FileMedia;
 pub use history::History;
 pub use hooked::HookedMedia;
@@ -49,6 +50,7 @@ use crate::error::JournalError;
 use crate::record::Record;
 use crate::types::{Checkpoint, Position};
 use frame::{ALIGN, HEADER_BYTES};
+use written::Written;
 
 /// Bounds of a journal.
 #[derive(Clone, Copy, Debug)]
@@ -90,10 +92,8 @@ pub struct Journal {
     before_tail: Option<Before>,
     /// Where the next record goes.
     head: Position,
-    /// Every record up to here is written.
-    written: u64,
-    /// Records that are written behind one that is not: the first, and the number behind the last.
-    ahead: BTreeMap<u64, u64>,
+    /// What is written of what has its range.
+    written: Arc<Written>,
     /// Where the reader looks for each record from `tail.seq` on, in units of alignment.
     offsets: VecDeque<u32>,
     /// Every record up to here is stable.
@@ -211,7 +211,7 @@ impl Journal {
             checkpoint,
         )?;
         journal.head = chain.end;
-        journal.written = chain.end.seq - 1;
+        journal.written = Arc::new(Written::new(chain.end.seq - 1));
         journal.before_tail = chain
             .last
             .zip(checkpoint.last_epoch)
@@ -269,8 +269,7 @@ impl Journal {
             tail: position,
             before_tail: None,
             head: position,
-            written: position.seq - 1,
-            ahead: BTreeMap::new(),
+            written: Arc::new(Written::new(position.seq - 1)),
             offsets: VecDeque::new(),
             stable: position.seq - 1,
             gate: Arc::new(SyncGate {
@@ -427,7 +426,7 @@ impl Journal {
     /// As for [`Journal::reserve`], except that there is always room.
     pub fn prepare_sync(&self) -> Result<PendingSync, JournalError> {
         self.check_usable()?;
-        let upto = self.written;
+        let upto = self.written_seq();
         Ok(PendingSync {
             media: Arc::clone(&self.media),
             gate: Arc::clone(&self.gate),
@@ -499,7 +498,7 @@ impl Journal {
                 epoch: self.epoch,
                 last_epoch: self.before_tail.map(|before| before.epoch),
             },
-            self.written + 1,
+            self.written_seq() + 1,
         )
     }
 
@@ -508,7 +507,7 @@ impl Journal {
     pub fn needed(&self) -> JournalPart {
         let start = self.floor();
         let end = self
-            .position_of(self.written + 1)
+            .position_of(self.written_seq() + 1)
             .map_or(start, |end| end.offset);
         let ranges = match start <= end {
             true => vec![(start, end)],

@@ -67,8 +67,7 @@ impl Owner {
         }
         let (frames, range) = self.open.swap_remove(rng.random_range(0..self.open.len()));
         let last = range.last();
-        let finished = self.journal.writer().write(frames, range);
-        let Ok(written) = self.journal.finish_append(finished) else {
+        let Ok(written) = self.journal.writer().write(frames, range) else {
             return false;
         };
         assert_eq!(written, self.journal.written_seq());
