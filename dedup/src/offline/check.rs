@@ -437,9 +437,9 @@ fn report_damage(
         Err(error) if is_damage(error.kind()) => return Ok(()),
         Err(error) => return Err(error.into()),
     }
-    for ((map, at), change) in &pending.map {
+    for ((map, at), change) in pending.map.iter() {
         if let Some(mapping) = change.new {
-            referrers.look(*map, *at, mapping.pba);
+            referrers.look(map, at, mapping.pba);
         }
     }
     for (id, change) in &pending.volumes {
