@@ -13,6 +13,9 @@ pub trait Number: Copy + Ord {
     /// What divides it into pages.
     fn number(self) -> u64;
 
+    /// It as numbers that are in the same order.
+    fn parts(self) -> (MapId, u64);
+
     /// The page of so many numbers that it is in, by its first number.
     fn page(self, numbers: u64) -> Self;
 }
@@ -27,6 +30,11 @@ impl Number for Pba {
     #[inline]
     fn number(self) -> u64 {
         self.0
+    }
+
+    #[inline]
+    fn parts(self) -> (MapId, u64) {
+        (0, self.0)
     }
 
     #[inline]
@@ -45,6 +53,11 @@ impl Number for (MapId, u64) {
     #[inline]
     fn number(self) -> u64 {
         self.1
+    }
+
+    #[inline]
+    fn parts(self) -> (MapId, u64) {
+        self
     }
 
     #[inline]
@@ -215,7 +228,7 @@ impl<N: Number> Runs<N> {
         changes: &[u32],
         mut each: impl FnMut(Named<'_, N>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.all.sort_unstable_by_key(|run| run.first);
+        radsort::sort_by_key(&mut self.all, |run| run.first.parts());
         let mut occurrences = Vec::new();
         let mut rest = &self.all[..];
         while let Some(first) = rest.first() {
