@@ -94,6 +94,18 @@ pub(crate) fn resident_bytes() -> u64 {
     kilobytes(&text, "VmRSS").unwrap_or(0)
 }
 
+/// How far the resident memory of this process, in bytes, rises above what it is now while something is done; 0 if the kernel
+/// does not tell.
+pub(crate) fn resident_rise<T>(done: impl FnOnce() -> T) -> (T, u64) {
+    // proc_pid_clear_refs(5): the peak begins anew.
+    let is_told = std::fs::write("/proc/self/clear_refs", "5").is_ok();
+    let before = resident_bytes();
+    let result = done();
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = kilobytes(&text, "VmHWM").filter(|_| is_told);
+    (result, peak.map_or(0, |peak| peak.saturating_sub(before)))
+}
+
 /// The bytes behind `key:` in a list whose values are in kB.
 fn kilobytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find(|line| {

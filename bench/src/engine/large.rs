@@ -17,6 +17,9 @@ use crate::machine;
 /// Freeing is watched for so long at most.
 const FREEING_MAX: Duration = Duration::from_secs(120);
 
+/// What the tables of a check take for a block, about.
+const CHECK_BYTES_OF_BLOCK: usize = 12;
+
 /// What one Copy of a host takes at most.
 const COPY_BYTES: u64 = 4 << 30;
 
@@ -98,9 +101,32 @@ impl Bench<'_> {
         let row = self.median(name, load).await?.commands(name);
         self.put(row);
         self.copying(&pool, "large-copy").await?;
+        let pool = self.checking(pool, blocks).await?;
         self.freeing(&pool, blocks).await?;
         pool.close().await?;
         Ok(())
+    }
+
+    /// Has the rows checked, with tables that hold all blocks, and with such that hold an eighth of them: what does not fit
+    /// costs time, not memory.
+    async fn checking(&mut self, pool: Pool, blocks: u64) -> Result<Pool, EngineBenchError> {
+        (self.progress)("checking a large pool");
+        pool.engine.checkpoint().await?;
+        let eighth = blocks as usize * CHECK_BYTES_OF_BLOCK / 8;
+        let (pool, checks) = pool.check(&[meta::CHECK_MEMORY_BYTES, eighth]).await?;
+        let names = ["large-check", "large-check-eighth"];
+        for ((took, report, memory), name) in checks.into_iter().zip(names) {
+            if !report.is_consistent() {
+                return Err(EngineBenchError::Inconsistent);
+            }
+            let took = took.as_secs_f64() * 1e3;
+            self.put(Row::new(name, took, Unit::Milliseconds));
+            let row = Row::new(format!("{name}-passes"), report.passes as f64, Unit::Ratio);
+            self.put(row);
+            let row = Row::new(format!("{name}-memory"), memory as f64, Unit::Bytes);
+            self.put(row);
+        }
+        Ok(pool)
     }
 
     /// Copies a volume that was written in order, as those of machines mostly are.

@@ -108,6 +108,9 @@ pub enum EngineBenchError {
     /// The kernel's accounts.
     #[error("the bytes written cannot be counted: {0}")]
     Accounts(std::io::Error),
+    /// The pool.
+    #[error("the check of the benchmark's own pool found that it is wrong; tell the developers")]
+    Inconsistent,
     /// An error of the benchmark.
     #[error("a reactor of the benchmark stopped before its work was done")]
     Stopped,

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, Hasher, Volume, VolumeSpec};
 use drives::{BLOCK_BYTES, Drive};
-use meta::{DriveSpec, PoolDir, PoolSpec, RocksOptions, RocksStore, VerifyPolicy};
+use meta::{
+    Batch, CheckReport, DriveSpec, PoolDir, PoolSpec, RocksOptions, RocksStore, Store, VerifyPolicy,
+};
 use reactor::{JoinHandle, PoolConfig, ReactorThread, SharedMemory, SharedPages};
 
 use super::EngineBenchError;
@@ -285,6 +287,51 @@ impl Pool {
     /// Ends the engine as a crash of its process would, and opens the pool again. Gives the time from
     /// there until a sub-block was read and another content written to it.
     pub(super) async fn crash_and_open(self) -> Result<(Self, Duration), EngineBenchError> {
+        let ended = self.end().await;
+        let (dir, drives, config) = (&ended.dir, &ended.drives, &ended.config);
+        let (start, (engine, store)) = once_closed(|| open(dir, drives, config)).await?;
+        let pool = ended.with(engine, store)?;
+        let reactor = reactor::current().ok_or(EngineBenchError::Stopped)?;
+        // This reactor has few buffers: it makes no load.
+        let deck = Deck::of(reactor.buffers(), BLOCK_BYTES, 1, 1, 0).await;
+        let buf = deck.take().ok_or(EngineBenchError::Stopped)?;
+        let volume = &pool.volume;
+        let blocks = volume.info().size_bytes / BLOCK_BYTES as u64;
+        let middle = blocks / 2 * BLOCK_BYTES as u64;
+        let (read, mut buf) = volume.read(middle, buf).await;
+        read?;
+        deck.stamp(&mut buf, Mix::Unique, &pool.numbers, 0);
+        volume.write(middle, buf, false).await.0?;
+        let took = start.elapsed();
+        Ok((pool, took))
+    }
+
+    /// Ends the engine, has the rows of its store checked with tables of so many bytes each, and opens the pool again. Gives how
+    /// long each check took, what it found, and the bytes by which resident memory rose.
+    pub(super) async fn check(
+        self,
+        memory_bytes: &[usize],
+    ) -> Result<(Self, Vec<(Duration, CheckReport, u64)>), EngineBenchError> {
+        let ended = self.end().await;
+        let dir = &ended.dir;
+        let open_store = || async { Ok(dir.open_store(RocksOptions::default())?) };
+        let (_, store) = once_closed(open_store).await?;
+        let pending = Batch::checkpoint_only(store.checkpoint()?);
+        let mut checks = Vec::new();
+        for memory_bytes in memory_bytes {
+            let start = Instant::now();
+            let check = || meta::check_with(&store, &pending, BLOCK_BYTES as u32, *memory_bytes);
+            let (report, memory) = machine::resident_rise(check);
+            checks.push((start.elapsed(), report?, memory));
+        }
+        drop(store);
+        let (drives, config) = (&ended.drives, &ended.config);
+        let (_, (engine, store)) = once_closed(|| open(dir, drives, config)).await?;
+        Ok((ended.with(engine, store)?, checks))
+    }
+
+    /// Drops the engine as it is, and waits until nobody uses its store.
+    async fn end(self) -> Ended {
         let Self {
             engine,
             volume,
@@ -302,45 +349,12 @@ impl Pool {
         while store.strong_count() > 0 {
             reactor::sleep(Duration::from_millis(1)).await;
         }
-        // Its last user is gone before its files are closed.
-        let mut attempts = 0;
-        let (engine, store, start) = loop {
-            let start = Instant::now();
-            match open(&dir, &drives, &config).await {
-                Ok((engine, store)) => break (engine, store, start),
-                Err(EngineBenchError::Pool(_)) if attempts < CLOSING_MS_MAX => {
-                    attempts += 1;
-                    reactor::sleep(Duration::from_millis(1)).await;
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        let volume = engine
-            .volume(WORK_VOLUME)
-            .ok_or(EngineBenchError::Stopped)?;
-        let maintenance = reactor::spawn(engine.clone().run_maintenance());
-        let reactor = reactor::current().ok_or(EngineBenchError::Stopped)?;
-        // This reactor has few buffers: it makes no load.
-        let deck = Deck::of(reactor.buffers(), BLOCK_BYTES, 1, 1, 0).await;
-        let buf = deck.take().ok_or(EngineBenchError::Stopped)?;
-        let blocks = volume.info().size_bytes / BLOCK_BYTES as u64;
-        let middle = blocks / 2 * BLOCK_BYTES as u64;
-        let (read, mut buf) = volume.read(middle, buf).await;
-        read?;
-        deck.stamp(&mut buf, Mix::Unique, &numbers, 0);
-        volume.write(middle, buf, false).await.0?;
-        let took = start.elapsed();
-        let pool = Self {
-            engine,
-            volume,
+        Ended {
             numbers,
             drives,
             dir,
             config,
-            store,
-            maintenance,
-        };
-        Ok((pool, took))
+        }
     }
 
     /// A load on the work volume.
@@ -405,6 +419,53 @@ impl Pool {
     pub(super) async fn discard(self) {
         self.maintenance.abort();
         let _ = self.maintenance.await;
+    }
+}
+
+/// What is left of a pool whose engine has ended.
+struct Ended {
+    numbers: Arc<Numbers>,
+    drives: Vec<Arc<dyn Drive>>,
+    dir: PoolDir,
+    config: EngineConfig,
+}
+
+impl Ended {
+    fn with(self, engine: Arc<Engine>, store: Weak<RocksStore>) -> Result<Pool, EngineBenchError> {
+        let volume = engine
+            .volume(WORK_VOLUME)
+            .ok_or(EngineBenchError::Stopped)?;
+        let maintenance = reactor::spawn(engine.clone().run_maintenance());
+        Ok(Pool {
+            engine,
+            volume,
+            numbers: self.numbers,
+            drives: self.drives,
+            dir: self.dir,
+            config: self.config,
+            store,
+            maintenance,
+        })
+    }
+}
+
+/// Opens what a store is part of. The last user of that store is gone before its files are closed. Gives the moment at which
+/// the attempt began that opened it.
+async fn once_closed<T, Fut>(open: impl Fn() -> Fut) -> Result<(Instant, T), EngineBenchError>
+where
+    Fut: Future<Output = Result<T, EngineBenchError>>,
+{
+    let mut attempts = 0;
+    loop {
+        let start = Instant::now();
+        match open().await {
+            Ok(opened) => return Ok((start, opened)),
+            Err(EngineBenchError::Pool(_)) if attempts < CLOSING_MS_MAX => {
+                attempts += 1;
+                reactor::sleep(Duration::from_millis(1)).await;
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
