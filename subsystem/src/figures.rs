@@ -246,10 +246,10 @@ pub struct SpaceDetail {
     pub unindexed_blocks: u64,
     /// Contents that the store was asked for, since the pool was opened.
     #[serde(default)]
-    pub hint_lookups: u64,
+    pub on_disk_index_lookups: u64,
     /// Those of them that the store knew.
     #[serde(default)]
-    pub hint_hits: u64,
+    pub on_disk_index_hits: u64,
 }
 
 impl SpaceDetail {
@@ -269,8 +269,8 @@ impl SpaceDetail {
             index_bytes_max: status.index_bytes_max,
             indexed_blocks: status.indexed_blocks,
             unindexed_blocks: status.unindexed_blocks,
-            hint_lookups: status.hint_lookups,
-            hint_hits: status.hint_hits,
+            on_disk_index_lookups: status.on_disk_index_lookups,
+            on_disk_index_hits: status.on_disk_index_hits,
         }
     }
 }

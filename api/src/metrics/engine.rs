@@ -227,12 +227,12 @@ pub(super) fn memory(page: &mut Page<'_>, space: &PoolStatus) -> fmt::Result {
     );
     page.gauge(name, space.unindexed_blocks)?;
     let name = plain(
-        "hint_lookups",
+        "on_disk_index_lookups",
         "Contents that the store was asked for, because the index did not have them",
     );
-    page.counter(name, space.hint_lookups)?;
-    let name = plain("hint_hits", "Those of them that the store knew");
-    page.counter(name, space.hint_hits)?;
+    page.counter(name, space.on_disk_index_lookups)?;
+    let name = plain("on_disk_index_hits", "Those of them that the store knew");
+    page.counter(name, space.on_disk_index_hits)?;
     let name = bytes(
         "metadata_cache",
         "Memory of maps and of what is known of blocks",

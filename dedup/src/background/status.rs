@@ -58,9 +58,9 @@ pub struct PoolStatus {
     /// of a content, and damaged ones.
     pub unindexed_blocks: u64,
     /// Contents that the store was asked for since the pool was opened, because the index did not have them.
-    pub hint_lookups: u64,
+    pub on_disk_index_lookups: u64,
     /// Those of them that the store had an index entry for.
-    pub hint_hits: u64,
+    pub on_disk_index_hits: u64,
     /// Memory that maps, and what is known of blocks, may take, in bytes
     /// ([`crate::EngineConfig::metadata_cache_bytes`]). The index is not a part of it.
     pub metadata_cache_bytes: u64,
@@ -333,8 +333,8 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
         index_bytes: state.index.memory_bytes(),
         index_bytes_max: state.index.bytes_max(),
         unindexed_blocks: hashed.saturating_sub(indexed),
-        hint_lookups: state.on_disk_index.asked,
-        hint_hits: state.on_disk_index.answered,
+        on_disk_index_lookups: state.on_disk_index.asked,
+        on_disk_index_hits: state.on_disk_index.answered,
         metadata_cache_bytes: state.resident.limit(),
         metadata_resident_bytes: state.resident.bytes(),
         metadata_fixed_bytes: state.blocks.fixed_bytes() + space_bytes,

@@ -178,7 +178,10 @@ mod tests {
                 assert!(status.indexed_blocks <= SMALLEST);
                 let in_use = status.indexed_blocks + status.unindexed_blocks;
                 assert_eq!(in_use, u64::from(BLOCKS));
-                assert!(status.hint_hits > 0 && status.hint_hits <= status.hint_lookups);
+                assert!(
+                    status.on_disk_index_hits > 0
+                        && status.on_disk_index_hits <= status.on_disk_index_lookups
+                );
                 is_right(&engine).await;
                 engine.shutdown().await.unwrap();
 
@@ -380,7 +383,7 @@ mod tests {
                 assert_eq!(used_blocks(&engine), u64::from(BLOCKS));
                 // With all in the index nobody asks the store, whatever index entries it has.
                 pool.write(&volume, BLOCKS).await;
-                let is_asked = engine.status().hint_lookups > 0;
+                let is_asked = engine.status().on_disk_index_lookups > 0;
                 assert_eq!(is_asked, index_bytes_max != u64::MAX);
                 engine.delete_volume(&name).await.unwrap();
                 engine.maintain().await.unwrap();

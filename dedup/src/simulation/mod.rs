@@ -553,7 +553,7 @@ impl Story {
         tally.collisions += verified.collisions;
         let status = engine.status();
         tally.evicted += status.map_page_evictions;
-        tally.found_on_disk += status.hint_hits;
+        tally.found_on_disk += status.on_disk_index_hits;
         ended
     }
 

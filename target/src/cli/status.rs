@@ -150,8 +150,8 @@ fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         format_human(detail.index_bytes),
         format_human(detail.index_bytes_max),
         detail.unindexed_blocks,
-        detail.hint_lookups,
-        detail.hint_hits,
+        detail.on_disk_index_lookups,
+        detail.on_disk_index_hits,
     );
     if detail.corrupt_blocks > 0 {
         let _ = writeln!(
