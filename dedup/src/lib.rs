@@ -30,8 +30,6 @@
 
 #![deny(unsafe_code)]
 
-#[cfg(test)]
-mod ablation;
 mod background;
 mod content;
 mod drive_io;

@@ -560,10 +560,6 @@ impl Batch {
 
     /// Drops the references of one command.
     fn give_back(&mut self, number: usize) {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::KeepReferences) {
-            return;
-        }
         let items = &mut self.items[self.jobs[number].items.clone()];
         let taken = items.iter_mut().filter_map(|item| item.taken.take());
         self.shared.state.share().give_back_all(taken);
@@ -572,10 +568,6 @@ impl Batch {
     /// Gives everything back that the batch holds.
     fn give_back_all(&mut self) {
         if self.flight.is_none() && self.items.iter().all(|item| item.taken.is_none()) {
-            return;
-        }
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::KeepReferences) && self.flight.is_none() {
             return;
         }
         self.jobs.iter_mut().for_each(|job| job.kept.clear());
@@ -719,10 +711,6 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        #[cfg(test)]
-        if std::thread::panicking() && crate::ablation::is_active() {
-            return; // an engine that is broken on purpose may be beyond that
-        }
         self.leave_recorded();
         self.give_back_all();
     }

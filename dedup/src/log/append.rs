@@ -141,11 +141,6 @@ fn begin_for<'r>(
         .iter()
         .flat_map(|record| state.not_resident(*record))
         .collect();
-    #[cfg(test)]
-    let missing = match crate::ablation::is(crate::ablation::Broken::AppendBlindly) {
-        true => Vec::new(),
-        false => missing,
-    };
     if !missing.is_empty() {
         return Err(AppendError::NotResident(missing));
     }
@@ -217,11 +212,7 @@ impl<'r> Append<'r> {
         #[cfg(test)]
         crate::hooks::pause_before_write().await;
         self.write();
-        #[cfg(test)]
-        let believes = crate::ablation::is(crate::ablation::Broken::BelieveHoles);
-        #[cfg(not(test))]
-        let believes = false;
-        if !believes && let Err(error) = appended_upto(self.shared, self.last).await {
+        if let Err(error) = appended_upto(self.shared, self.last).await {
             self.settle(false);
             return Err(error);
         }

@@ -35,8 +35,6 @@ use meta::{
 };
 use reactor::{Buffer, BufferPool};
 
-#[cfg(test)]
-use crate::ablation::{self, Broken};
 use crate::content::fingerprint::{self, Hasher};
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::DriveList;
@@ -200,11 +198,6 @@ pub(crate) async fn replay(
     };
     for (sequence, record) in &records {
         let data = Data::of(*sequence, durable, lost_power);
-        #[cfg(test)]
-        let data = match ablation::is(Broken::TrustUnflushed) {
-            true => Data::Durable,
-            false => data,
-        };
         replay_record(*sequence, record, data, &mut building)?;
     }
     let replayed = building.replayed;
@@ -583,11 +576,6 @@ impl Replay for Building<'_> {
             (place.drive, proof)
         });
         let proofs: Vec<(u16, Proof)> = proofs.collect();
-        #[cfg(test)]
-        let proofs = match ablation::is(Broken::ProveOneCopy) {
-            true => proofs[..1].to_vec(),
-            false => proofs,
-        };
         let has = |proof| proofs.iter().any(|(_, of)| *of == proof);
         let proof = match (has(Proof::Holds), has(Proof::Differs)) {
             (true, _) => Proof::Holds,

@@ -432,8 +432,6 @@ impl BlockTable {
             .loads
             .get(&first)
             .is_some_and(|load| load.left == ticket.left);
-        #[cfg(test)]
-        let is_valid = is_valid || crate::ablation::is(crate::ablation::Broken::BelieveStaleBlocks);
         if is_valid && self.is_entered(first) && self.is_only_stored(first) {
             self.bring(first, rows);
         }
@@ -512,10 +510,6 @@ impl BlockTable {
             return Eviction::Absent;
         };
         let (is_held, is_new) = (page.held() > 0, page.changed() > stored);
-        #[cfg(test)]
-        let is_held = is_held && !crate::ablation::is(crate::ablation::Broken::EvictHeld);
-        #[cfg(test)]
-        let is_new = is_new && !crate::ablation::is(crate::ablation::Broken::EvictUnstoredBlocks);
         if was_touched || is_held || is_new {
             return Eviction::Stays;
         }

@@ -183,10 +183,6 @@ impl OnDiskIndex {
 
     /// The index has no room for a new block, which a command holds.
     pub(crate) fn wait(&self, pba: Pba, fingerprint: Fingerprint) {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::ForgetUnindexed) {
-            return;
-        }
         let new = Waiting::new(pba, 1, false);
         self.waiting.change(|all| all.insert(fingerprint, new));
     }
@@ -224,10 +220,6 @@ impl OnDiskIndex {
 
     /// A command takes a reference of a block that the index does not have.
     pub(crate) fn take(&self, pba: Pba, fingerprint: Fingerprint) {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::ForgetHeldIndexEntries) {
-            return;
-        }
         if self.is_hidden(pba) {
             return;
         }
@@ -408,13 +400,7 @@ impl State {
         if shard.is_complete() && self.deferred.is_none() {
             return Sought::Nowhere;
         }
-        let is_current = |answer: &Answer| {
-            #[cfg(test)]
-            if crate::ablation::is(crate::ablation::Broken::BelieveOldAnswers) {
-                return true;
-            }
-            answer.generation == on_disk.generation
-        };
+        let is_current = |answer: &Answer| answer.generation == on_disk.generation;
         let Some(answer) = answer.filter(is_current) else {
             return Sought::Ask;
         };
@@ -426,9 +412,6 @@ impl State {
             None => Sought::NotResident(pba),
             Some(info) => {
                 let is_it = info.references & !IN_FLIGHT > 0 && info.fingerprint == *fingerprint;
-                #[cfg(test)]
-                let is_it =
-                    is_it || crate::ablation::is(crate::ablation::Broken::BelieveIndexEntries);
                 match is_it {
                     true => Sought::Unindexed(pba),
                     false => Sought::Nowhere,

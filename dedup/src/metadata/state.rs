@@ -400,11 +400,7 @@ impl State {
             let is_in_flight = info.references & IN_FLIGHT != 0;
             let is_own = is_in_flight && flight.contains(pba);
             let has_room = info.references & !IN_FLIGHT < self.references_max;
-            #[cfg(test)]
-            let shares = crate::ablation::is(crate::ablation::Broken::ShareInFlight);
-            #[cfg(not(test))]
-            let shares = false;
-            if is_in_flight && !is_own && !shares {
+            if is_in_flight && !is_own {
                 // It may have landed by now: then there is nothing to wait for.
                 return Claim::Wait(self.flights.of(pba, flight.number));
             }
@@ -629,17 +625,10 @@ impl State {
             return None;
         }
         let fingerprint = self.blocks.get(pba).fingerprint;
-        #[cfg(test)]
-        let too_early = crate::ablation::is(crate::ablation::Broken::LoseUnguarded)
-            .then(|| self.blocks.lose(pba));
         let mut shard = self.shard_of(&fingerprint);
         let mut packs = self.packs_of(pba);
         before(&self.blocks);
-        #[cfg(not(test))]
-        let left = self.blocks.lose(pba);
-        #[cfg(test)]
-        let left = too_early.unwrap_or_else(|| self.blocks.lose(pba));
-        let Some(left) = left else {
+        let Some(left) = self.blocks.lose(pba) else {
             drop((shard, packs));
             // Only a store that contradicts itself can say so.
             self.make_read_only(format!(

@@ -23,9 +23,8 @@
 //! `ONEFOLD_SEED=n` replays one seed, `ONEFOLD_SEEDS=count` runs that many (from `ONEFOLD_SEED_FIRST` on):
 //! `ONEFOLD_SEEDS=100000 cargo test -p dedup simulation -- --nocapture`. `ONEFOLD_SEED_STEP=8` runs every eighth one from the
 //! first on, which with `ONEFOLD_SEED_FIRST=6` are those with copies. With `ONEFOLD_WEAK_HASH=1`
-//! contents collide in every story, and not in a quarter of them. `ONEFOLD_BROKEN=name` breaks one rule only.
+//! contents collide in every story, and not in a quarter of them.
 
-mod ablations;
 mod adding;
 mod audit;
 mod content;
@@ -38,10 +37,10 @@ mod executor;
 mod forking;
 mod labels;
 mod losses;
-mod mirrors;
+pub(crate) mod mirrors;
 mod model;
 mod moves;
-mod on_drives;
+pub(crate) mod on_drives;
 mod policies;
 mod segments;
 mod settings;
@@ -654,7 +653,7 @@ impl Story {
     }
 }
 
-fn buffers() -> BufferPool {
+pub(crate) fn buffers() -> BufferPool {
     BufferPool::new(8 << 20).expect("memory")
 }
 
@@ -663,6 +662,12 @@ fn variable(name: &str) -> Option<u64> {
         text.parse()
             .unwrap_or_else(|_| panic!("{name} must be a number"))
     })
+}
+
+/// What happened in a story; `None` if it went wrong.
+pub(crate) fn told(seed: u64, pool: &BufferPool) -> Option<Tally> {
+    let story = std::panic::AssertUnwindSafe(|| Story::new(seed, pool.clone()).tell());
+    std::panic::catch_unwind(story).ok()
 }
 
 /// Runs seeds on as many threads as there are cores; names the first seed that fails.
@@ -677,9 +682,7 @@ fn run_seeds(first: u64, count: u64, step: u64) -> Tally {
                 return tally;
             }
             let seed = first + at * step;
-            let story = std::panic::AssertUnwindSafe(|| Story::new(seed, pool.clone()).tell());
-            let told = std::panic::catch_unwind(story);
-            let Ok(told) = told else {
+            let Some(told) = told(seed, &pool) else {
                 next.store(u64::MAX / 2, Ordering::Relaxed);
                 panic!("seed {seed} failed; ONEFOLD_SEED={seed} replays it");
             };

@@ -13,7 +13,6 @@ use futures_util::future::{join, join_all};
 use meta::{HookedMedia, JournalConfig, JournalMedia, MemoryMedia, MemoryStore, VerifyPolicy};
 use reactor::{Buffer, BufferPool};
 
-use crate::ablation::Broken;
 use crate::background::healing::examine;
 use crate::content::fingerprint::weak;
 use crate::hooks;
@@ -481,33 +480,28 @@ fn a_policy_changes_after_the_comparisons_of_the_old_one_and_flushes_remember_th
     assert!(block_on(volume.flush()).is_err(), "it was not compared");
 }
 
-#[test]
-fn a_change_of_policy_that_does_not_wait_would_be_noticed() {
-    let verify_while_a_comparison_is_to_come = || {
-        weak::set(None);
-        let pool = Pool::new(200);
-        let engine = pool.open();
-        let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
-        block_on(pool.write(&volume, 0, &[1, 2, 3]));
-        let _duty = engine.shared.verify.go_on_duty().unwrap();
-        block_on(pool.write(&volume, 30, &[1]));
-        let strict = crate::PolicyChange {
-            verify: Some(VerifyPolicy::Compare),
-            ..crate::PolicyChange::default()
-        };
-        let mut change = pin!(engine.set_volume_policy("v", &strict));
-        stays_pending(&mut change);
-        volume.info().verify
+/// The policy of a volume when it was asked to change, and a comparison of the old one is to come.
+pub(crate) fn policy_while_a_comparison_is_to_come() -> VerifyPolicy {
+    weak::set(None);
+    let pool = Pool::new(200);
+    let engine = pool.open();
+    let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
+    block_on(pool.write(&volume, 0, &[1, 2, 3]));
+    let _duty = engine.shared.verify.go_on_duty().unwrap();
+    block_on(pool.write(&volume, 30, &[1]));
+    let strict = crate::PolicyChange {
+        verify: Some(VerifyPolicy::Compare),
+        ..crate::PolicyChange::default()
     };
-    assert_eq!(
-        verify_while_a_comparison_is_to_come(),
-        VerifyPolicy::Background
-    );
-    // No story of the simulation is so unlucky.
-    crate::ablation::set(Some(Broken::ChangePolicyAtOnce));
-    let verify = verify_while_a_comparison_is_to_come();
-    crate::ablation::set(None);
-    assert_eq!(verify, VerifyPolicy::Compare);
+    let mut change = pin!(engine.set_volume_policy("v", &strict));
+    stays_pending(&mut change);
+    volume.info().verify
+}
+
+#[test]
+fn a_change_of_policy_waits_for_the_comparisons_of_the_old_one() {
+    let verify = policy_while_a_comparison_is_to_come();
+    assert_eq!(verify, VerifyPolicy::Background);
 }
 
 #[test]

@@ -32,15 +32,6 @@ impl State {
             } => {
                 self.install_map(*map, *start, entries);
                 self.lifted_to(*map);
-                #[cfg(test)]
-                if crate::ablation::is(crate::ablation::Broken::CopyUncounted) {
-                    let new = entries.iter().filter_map(MapEntry::new_block);
-                    let last = self.last_change();
-                    let freed: Vec<_> = new
-                        .filter_map(|new| self.drop_reference(new.pba, last))
-                        .collect();
-                    self.quarantine(&freed);
-                }
             }
             Record::Unmap { map, entries } => {
                 for (at, _) in entries {
@@ -203,8 +194,6 @@ impl State {
     /// `to`: nothing, or a hole.
     fn unmap(&mut self, map: MapId, at: u64, to: Option<Mapping>) {
         let record = self.last_change();
-        #[cfg(test)]
-        let to = to.filter(|_| !crate::ablation::is(crate::ablation::Broken::UnmappedInherits));
         let replaced = match self.ancestry.map_mut(&self.volumes, map) {
             Some(mut from) => from.replace(at, to, record, &self.resident),
             None => return, // a volume that is gone maps nothing
