@@ -116,7 +116,9 @@ fn parsed(list: &str, text: &str) -> Result<Vec<Break>, String> {
                 Some(("break:", rule)) => one.rule = rule.to_owned(),
                 Some(("file:", file)) => one.file = file.to_owned(),
                 _ => {
-                    return Err(format!("rules/{list} has a line that says nothing: {line}"));
+                    return Err(format!(
+                        "dedup/ablations/rules/{list} has a line that says nothing: {line}"
+                    ));
                 }
             },
         }
@@ -211,7 +213,7 @@ fn without_head(root: &str) -> String {
 
 fn wrong(it: &Break, what: &str) -> String {
     let (list, rule, file, old) = (&it.list, &it.rule, &it.file, &it.old);
-    format!("rules/{list}: `{rule}` in dedup/src/{file}: {what}\n{old}")
+    format!("dedup/ablations/rules/{list}: `{rule}` of dedup/src/{file}: {what}\n{old}")
 }
 
 /// Only what changed, so that nothing is compiled once more for the time of a file.

@@ -35,7 +35,6 @@ mod content;
 mod drive_io;
 mod engine;
 mod error;
-#[cfg(test)]
 mod hooks;
 mod io;
 mod log;

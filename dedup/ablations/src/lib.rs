@@ -1,9 +1,8 @@
 //! For tests: the engine once more, with every rule that can be broken on purpose.
 //!
-//! The sources of `dedup` have no trace of that. The build makes a copy of them in which each text of `rules/` takes the place
-//! of another one (`build.rs`), and [`noticed`] says who notices that a rule is broken. A rule is a break as those of
-//! `tests/breaks/` are, but all are compiled together, and tried in every run of the tests: write `is_broken()` where the copy
-//! goes astray when the rule is broken.
+//! The sources of `dedup` have no trace of that. `build.rs` makes a copy of them, in which each text of `rules/` takes the place
+//! of another one, and `noticed.rs` says who notices that a rule is broken. A rule looks like the breaks of `tests/breaks/`, but
+//! all rules are compiled together, and tried in every run of the tests: `is_broken()` asks whether this one is broken.
 
 // Tests of the engine are run in `dedup`: here they are functions that nobody calls.
 #![cfg_attr(test, allow(dead_code, missing_docs))]

@@ -20,6 +20,7 @@ use futures_util::future::{join, join_all};
 use meta::{Fingerprint, MapEntry, NewBlock, Pba, RecordRef};
 
 use crate::content::fingerprint::{self, Block, Hasher};
+use crate::hooks::{Current, Hooks};
 use crate::io::batcher::Command;
 use crate::io::packing::Packing;
 use crate::io::reclaim::reclaim_space;
@@ -44,16 +45,14 @@ const RECLAIM_ATTEMPTS: u32 = 3;
 
 /// Writes all commands, and tells each what became of it.
 pub(crate) async fn run(shared: Arc<Shared>, commands: Vec<Command>) {
-    #[cfg(test)]
-    crate::hooks::note_batch(commands.len(), 0);
+    Current::note_batch(commands.len(), 0);
     let mut batch = Batch::new(shared, commands);
     batch.ended(Stage::Wait);
     batch.look_at_content();
     batch.ended(Stage::Hash);
     batch.round().await;
     let rest = batch.split_off_rest(|progress| !matches!(progress, Progress::Asks));
-    #[cfg(test)]
-    crate::hooks::note_batch(0, rest.len());
+    Current::note_batch(0, rest.len());
     if rest.is_empty() && batch.jobs.is_empty() {
         return;
     }

@@ -41,6 +41,7 @@ use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::drive_state::DriveState;
 use crate::drive_io::fetch::Fetch;
 use crate::drive_io::segments::SEGMENT_BLOCKS;
+use crate::hooks::{Current, Hooks, OpeningFigures};
 use crate::log::copies::{self, ProvenCopies};
 use crate::log::labels::Labels;
 use crate::log::replay::{Data, Proof, Replay, durable_upto, replay_record};
@@ -50,8 +51,6 @@ use crate::metadata::on_disk_index::OnDiskIndex;
 use crate::metadata::resident::Resident;
 use crate::metadata::settings::Settings;
 use crate::metadata::state::State;
-#[cfg(test)]
-use crate::pool::RecoveryFigures;
 use crate::pool::boot;
 use crate::pool::config::{EngineParts, block_on};
 use crate::pool::copies::take_offline;
@@ -67,8 +66,6 @@ pub(crate) struct Recovered {
     pub(crate) journal: Journal,
     /// With what turned out to be damaged on the way.
     pub(crate) damage: Damage,
-    #[cfg(test)]
-    pub(crate) figures: RecoveryFigures,
 }
 
 /// Brings a pool back: state in memory, store, labels and journal agree when this returns. Where the labels do not, it can be
@@ -102,12 +99,11 @@ pub(crate) async fn recover(
             }
         }
     }
-    #[cfg(test)]
-    let figures = RecoveryFigures {
+    Current::note_opening(OpeningFigures {
         records: replayed.records,
         unproven: replayed.unproven,
         damaged: replayed.damaged.len() as u64,
-    };
+    });
     let found: Vec<_> = replayed.damaged().collect();
     let mut batch = replayed.batch(checkpoint)?;
     boot::remember(&mut batch.settings, checkpoint, parts.boot);
@@ -138,8 +134,6 @@ pub(crate) async fn recover(
         state,
         journal,
         damage,
-        #[cfg(test)]
-        figures,
     })
 }
 

@@ -16,12 +16,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
-#[cfg(test)]
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use meta::{Fingerprint, Pba};
 
+use crate::hooks::{Current, Hooks};
 use crate::metadata::block_table::IN_FLIGHT;
 use crate::metadata::index::{Found, ShardGuard};
 use crate::metadata::state::State;
@@ -107,7 +106,6 @@ pub(crate) struct OnDiskIndex {
     pub(crate) asked: u64,
     pub(crate) answered: u64,
     /// How often a second block of a content became the one to be found, or one was hidden.
-    #[cfg(test)]
     displaced: AtomicU64,
 }
 
@@ -171,7 +169,6 @@ impl OnDiskIndex {
             is_off: false,
             asked: 0,
             answered: 0,
-            #[cfg(test)]
             displaced: AtomicU64::new(0),
         }
     }
@@ -190,8 +187,9 @@ impl OnDiskIndex {
     /// The same of a block that the store has, and no index entry for it.
     pub(crate) fn wait_loaded(&mut self, pba: Pba, fingerprint: Fingerprint) {
         // Of two old blocks of the same content the other one was to be found until now.
-        #[cfg(test)]
-        self.displaces(self.waiting.of(&fingerprint).is_some_and(|w| w.pba != pba));
+        Current::observe(|| {
+            self.displaces(self.waiting.of(&fingerprint).is_some_and(|w| w.pba != pba));
+        });
         let new = Waiting::new(pba, 0, false);
         self.waiting.change(|all| all.insert(fingerprint, new));
         self.loaded.push((pba, fingerprint));
@@ -319,8 +317,7 @@ impl OnDiskIndex {
         self.is_off |= !has_room;
     }
 
-    /// Whether another block of its content is the one to be found now.
-    #[cfg(test)]
+    /// Whether another block of its content is the one to be found now: tests want to know.
     pub(crate) fn displaces(&self, is_displaced: bool) {
         let count = u64::from(is_displaced);
         self.displaced.fetch_add(count, Ordering::Relaxed);

@@ -32,6 +32,7 @@ use std::time::SystemTime;
 
 use meta::{Fingerprint, MapEntry, Pba, Record, RecordRef};
 
+use crate::hooks::{Current, Hooks};
 use crate::metadata::ancestry::Ancestry;
 use crate::metadata::block_table::{BlockInfo, BlockTable, IN_FLIGHT};
 use crate::metadata::deferred_dedup::DeferredDedup;
@@ -448,9 +449,8 @@ impl State {
             if !shard.insert(pba, known) {
                 self.on_disk_index.wait(pba, fingerprint);
             }
-            #[cfg(test)]
-            self.on_disk_index
-                .displaces(known.is_some() || wanted.is_distinct);
+            let is_displaced = known.is_some() || wanted.is_distinct;
+            Current::observe(|| self.on_disk_index.displaces(is_displaced));
         }
         flight.add(pba);
         Claim::New(pba)
@@ -660,14 +660,12 @@ impl State {
     /// A record takes a mapping of a block away.
     fn drop_reference(&self, pba: Pba, record: u64) -> Option<Pba> {
         if !self.blocks.is_resident(pba) {
-            #[cfg(test)]
-            panic!("block {pba} was not at hand");
-            #[cfg(not(test))]
-            self.make_read_only(format!(
+            let what = format!(
                 "what is known of block {pba} was not at hand when a record changed it: restart, and run \
                  `onefold pool check`"
-            ));
-            #[cfg(not(test))]
+            );
+            Current::must_not_happen(&what);
+            self.make_read_only(what);
             return None;
         }
         self.lose(pba, |blocks| blocks.changed(pba, record))

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use meta::{Batch, Fingerprint, Pba};
 
+use crate::hooks::{Current, Hooks};
 use crate::metadata::on_disk_index::Answer;
 use crate::pool::Shared;
 use crate::sync::wait::lock;
@@ -99,8 +100,7 @@ pub(crate) async fn write_index_entries(shared: &Arc<Shared>) -> Result<()> {
             return Ok(());
         }
         let owned = shared.clone();
-        #[cfg(test)]
-        note_displaced(shared, &some);
+        Current::observe(|| note_displaced(shared, &some));
         // Done to its end also if the future that asked is dropped.
         let written = shared.block_on(move || match owned.store.put_index_entries(&some) {
             Ok(()) => {
@@ -117,7 +117,6 @@ pub(crate) async fn write_index_entries(shared: &Arc<Shared>) -> Result<()> {
 }
 
 /// Notes whether index entries of other blocks of the same contents go for these.
-#[cfg(test)]
 fn note_displaced(shared: &Shared, written: &[(Pba, Fingerprint)]) {
     let fingerprints: Vec<_> = written
         .iter()

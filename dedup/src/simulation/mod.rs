@@ -62,7 +62,6 @@ use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
 use uuid::Uuid;
 
-use crate::content::fingerprint::weak;
 use crate::hooks;
 use crate::io::verify::keep_verifying;
 use crate::metadata::page_map::PAGE_BYTES;
@@ -201,7 +200,7 @@ impl Story {
         };
         let mut world = World::default();
         world.is_hash_weak = rng.random_range(0..4) == 0 || has_weak_hash_only();
-        weak::set(world.is_hash_weak.then_some(WEAK_VALUES));
+        hooks::limit_fingerprints(world.is_hash_weak.then_some(WEAK_VALUES));
         // In most stories appends are written in another order than that of their records.
         hooks::pause_appends(if rng.random_range(0..4) > 0 {
             rng.random()
@@ -401,7 +400,7 @@ impl Story {
             }
             match slot.take() {
                 Some(Ok(engine)) if !self.has_struck() => {
-                    let figures = engine.shared.recovered;
+                    let figures = hooks::last_opening();
                     let mut world = self.world.borrow_mut();
                     world.tally.replayed += figures.records;
                     world.tally.unproven += figures.unproven;

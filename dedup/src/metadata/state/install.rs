@@ -8,6 +8,7 @@ use meta::{MapEntry, MapId, MapInfo, Mapping, Pba, Record, RecordRef};
 
 use super::State;
 use crate::SUB_BLOCK_BYTES;
+use crate::hooks::{Current, Hooks};
 use crate::metadata::volume::change_row;
 
 impl State {
@@ -212,12 +213,11 @@ impl State {
     fn miss_page(&self, map: MapId, at: u64) {
         let name = self.volume_of(map).map(|entry| entry.info.name.clone());
         let name = name.map_or_else(|| format!("map {map}"), |name| format!("volume `{name}`"));
-        #[cfg(test)]
-        panic!("sub-block {at} of {name} was changed and is not in memory");
-        #[cfg(not(test))]
-        self.make_read_only(format!(
+        let what = format!(
             "sub-block {at} of {name} was changed and is not in memory: restart the daemon, \
              nothing is lost"
-        ));
+        );
+        Current::must_not_happen(&what);
+        self.make_read_only(what);
     }
 }
