@@ -1,128 +1,81 @@
-//! Where tests look into the engine, and decide who goes on, in tests only.
+//! Where a story of a test decides what happens, and hears what happened: one trait, of which nothing comes in the program.
 
-use std::cell::Cell;
-use std::sync::{TryLockError, TryLockResult};
-use std::task::Poll;
+use std::sync::TryLockResult;
 
-use shuttle::thread;
-use std::time::Duration;
+#[cfg(test)]
+mod told;
 
-thread_local! {
-    /// Shuttle chooses who goes on, on this thread.
-    static IS_TELLING: Cell<bool> = const { Cell::new(false) };
-    /// Where the pauses of appends come from.
-    static PAUSES: Cell<u64> = const { Cell::new(0) };
-    /// No append goes on.
-    static ARE_HELD: Cell<bool> = const { Cell::new(false) };
-    /// The process of a simulation dies.
-    static IS_DYING: Cell<bool> = const { Cell::new(false) };
-    /// Batches of several commands, and commands that went on alone, on this thread.
-    static BATCHES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-}
+#[cfg(test)]
+pub(crate) use told::{
+    Told as Current, die, hold_appends, last_opening, limit_fingerprints, pause_appends,
+    take_batches, tell_stories,
+};
 
-/// From now on shuttle chooses who goes on, on this thread, or does not any more.
-pub(crate) fn tell_stories(is_telling: bool) {
-    IS_TELLING.set(is_telling);
-}
+/// The hooks of the program.
+#[cfg(not(test))]
+pub(crate) struct Current;
 
-/// Locks as a story does: others may go on before, and as long as somebody else has it. `None`: no story is
-/// told on this thread.
-pub(crate) fn lock_in_story<G>(try_lock: impl Fn() -> TryLockResult<G>) -> Option<G> {
-    if !is_told() {
-        return None;
+#[cfg(not(test))]
+impl Hooks for Current {}
+
+/// What the engine asks and says at its hooks, which are functions of [`Current`]. As it stands here: in the program.
+pub(crate) trait Hooks {
+    /// Whether a panic may leave a change half made: simulations catch those of a whole process.
+    const FORGIVES_PANICS: bool = false;
+    /// Whether time passes by itself.
+    const HAS_CLOCK: bool = true;
+
+    /// Locks as a story does: others may go on before, and as long as somebody else has it. `None`: no story is
+    /// told on this thread.
+    #[inline]
+    fn lock_in_story<G>(_try_lock: impl Fn() -> TryLockResult<G>) -> Option<G> {
+        None
     }
-    // Lets others go on, and nothing else: `yield_now` would wake what this one waits for.
-    thread::sleep(Duration::ZERO);
-    loop {
-        match try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => thread::yield_now(),
-        }
+
+    /// Which reactor of this thread goes on at the moment: a story may have several on one.
+    #[inline]
+    fn reactor() -> usize {
+        0
+    }
+
+    /// The records of an append have their range of the journal, and are not written yet: others may go on.
+    #[inline]
+    async fn pause_before_write() {}
+
+    /// Whether what is dropped on this thread is dropped because its process dies.
+    #[inline]
+    fn is_dying() -> bool {
+        false
+    }
+
+    /// A batch of so many commands is formed, or so many leave one.
+    #[inline]
+    fn note_batch(_commands: usize, _leave: usize) {}
+
+    /// Makes a fingerprint one of a few, so that contents collide.
+    #[inline]
+    fn weaken(_fingerprint: &mut [u8; 16]) {}
+
+    /// Something happened that rules of the engine exclude; the engine goes on as well as it can.
+    fn must_not_happen(_what: &str) {}
+
+    /// A pool was opened.
+    fn note_opening(_figures: OpeningFigures) {}
+
+    /// Looks at something that only tests want to know.
+    #[inline]
+    fn observe<T>(_look: impl FnOnce() -> T) -> Option<T> {
+        None
     }
 }
 
-/// Which reactor of a story goes on at the moment; 0 without one.
-pub(crate) fn reactor() -> usize {
-    match is_told() {
-        true => usize::from(shuttle::current::me()),
-        false => 0,
-    }
-}
-
-/// Whether this is part of a story, and not what is left when it was told.
-fn is_told() -> bool {
-    IS_TELLING.get() && shuttle::current::try_get_current_task().is_some()
-}
-
-/// From now on appends on this thread pause, as often and as long as follows from the seed, between the moment when
-/// their records get a range of the journal and that when they are written; with 0 they do not.
-pub(crate) fn pause_appends(seed: u64) {
-    PAUSES.set(seed);
-}
-
-/// From now on no append on this thread goes on when its records have their range of the journal, or all do again.
-pub(crate) fn hold_appends(are_held: bool) {
-    ARE_HELD.set(are_held);
-}
-
-/// Other tasks go on.
-pub(crate) async fn pause_before_write() {
-    if is_told() {
-        thread::sleep(Duration::ZERO);
-    }
-    std::future::poll_fn(|cx| match ARE_HELD.get() {
-        true => {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
-        false => Poll::Ready(()),
-    })
-    .await;
-    let seed = PAUSES.get();
-    if seed == 0 {
-        return;
-    }
-    // xorshift64 (Marsaglia, 2003): not zero if it was not zero before.
-    let mut next = seed;
-    next ^= next << 13;
-    next ^= next >> 7;
-    next ^= next << 17;
-    PAUSES.set(next);
-    let mut pauses = match next.is_multiple_of(3) {
-        true => next / 3 % 8,
-        false => 0,
-    };
-    std::future::poll_fn(|cx| {
-        if pauses == 0 {
-            return Poll::Ready(());
-        }
-        pauses -= 1;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
-/// The process of a simulation dies: what its tasks had in mind is dropped and does not happen.
-pub(crate) fn die(tasks: impl Sized) {
-    IS_DYING.set(true);
-    drop(tasks);
-    IS_DYING.set(false);
-}
-
-/// Whether what is dropped on this thread is dropped because its process dies.
-pub(crate) fn is_dying() -> bool {
-    IS_DYING.get()
-}
-
-/// The engine says that it forms a batch of so many commands, or that so many leave one.
-pub(crate) fn note_batch(commands: usize, leave: usize) {
-    let (shared, alone) = BATCHES.get();
-    BATCHES.set((shared + u64::from(commands > 1), alone + leave as u64));
-}
-
-/// The batches that were noted on this thread since the last call.
-pub(crate) fn take_batches() -> (u64, u64) {
-    BATCHES.take()
+/// What an opening met.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(test), expect(dead_code, reason = "only tests read them"))]
+pub(crate) struct OpeningFigures {
+    pub(crate) records: u64,
+    /// Sub-blocks that were taken back.
+    pub(crate) unproven: u64,
+    /// Blocks that were not flushed and are damaged.
+    pub(crate) damaged: u64,
 }

@@ -30,14 +30,11 @@
 
 #![deny(unsafe_code)]
 
-#[cfg(test)]
-mod ablation;
 mod background;
 mod content;
 mod drive_io;
 mod engine;
 mod error;
-#[cfg(test)]
 mod hooks;
 mod io;
 mod log;

@@ -18,7 +18,6 @@ use shuttle::future::block_on;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner, thread};
 
-use crate::ablation::{self, Broken};
 use crate::hooks;
 use crate::io::reclaim::reclaim_space;
 use crate::log::checkpoint::checkpoint;
@@ -28,9 +27,9 @@ use crate::sync::wait::{Event, lock};
 use crate::{Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Volume, VolumeSpec};
 
 /// Schedules of a small story and way of choosing them: about a second in all.
-const SCHEDULES: usize = 10_000;
+pub(crate) const SCHEDULES: usize = 10_000;
 /// Schedules of the story of the whole engine, if `ONEFOLD_SCHEDULES` does not say how many.
-const ENGINE_SCHEDULES: usize = 300;
+pub(crate) const ENGINE_SCHEDULES: usize = 300;
 /// Preemptions at places of its choice, of the second way.
 const PREEMPTIONS: usize = 3;
 
@@ -122,7 +121,7 @@ fn ranges_are_had_by_one_writer_or_by_readers_and_everyone_gets_theirs() {
     tell(ranges);
 }
 
-fn ranges() {
+pub(crate) fn ranges() {
     let ranges = Arc::new(RangeLock::default());
     let in_use = Arc::new(InUse::default());
     // What three reactors want, one after the other: some overlap, some do not.
@@ -227,7 +226,7 @@ fn small_pool() -> (Arc<Engine>, Arc<Volume>, Arc<MemoryStore>) {
     (engine, volume, store)
 }
 
-fn pool() {
+pub(crate) fn pool() {
     let (engine, volume, store) = small_pool();
     // The hasher of its domain is made under a lock of std, which no story knows of.
     block_on(act(&volume, 0, &[(0, OWN, 0), (0, 1, 1), (0, 1, 0)]));
@@ -266,7 +265,7 @@ fn a_content_that_one_reactor_gives_up_while_another_writes_it_is_stored() {
     run(schedules, Config::new(), last_references);
 }
 
-fn last_references() {
+pub(crate) fn last_references() {
     let (engine, volume, store) = small_pool();
     // The hasher of its domain is made under a lock of std, which no story knows of.
     block_on(write_and_read(&volume, 0, 9));
@@ -365,7 +364,7 @@ impl Future for Wait {
 }
 
 /// Whether some schedule ends in a panic or in a deadlock.
-fn goes_wrong(story: fn(), schedules: usize) -> bool {
+pub(crate) fn goes_wrong(story: fn(), schedules: usize) -> bool {
     let mut config = Config::new();
     config.failure_persistence = FailurePersistence::None;
     let scheduler = RandomScheduler::new(schedules);
@@ -373,7 +372,7 @@ fn goes_wrong(story: fn(), schedules: usize) -> bool {
 }
 
 #[test]
-fn what_is_broken_on_purpose_is_found() {
+fn a_wake_up_that_is_lost_is_found() {
     let loses_a_wake_up = || {
         let event = Arc::new(Forgetful::default());
         let waiter = thread::spawn({
@@ -389,20 +388,4 @@ fn what_is_broken_on_purpose_is_found() {
         goes_wrong(loses_a_wake_up, SCHEDULES),
         "no schedule lost the wake-up"
     );
-    ablation::set(Some(Broken::NoRangeLock));
-    let is_found = goes_wrong(ranges, SCHEDULES);
-    ablation::set(None);
-    assert!(is_found, "no schedule needed the range lock");
-    for (story, broken) in [
-        (pool as fn(), Broken::NoRangeLock),
-        (pool, Broken::ShareInFlight),
-        (pool, Broken::EvictHeld),
-        (pool, Broken::AppendBlindly),
-        (last_references, Broken::LoseUnguarded),
-    ] {
-        ablation::set(Some(broken));
-        let is_found = goes_wrong(story, 20 * ENGINE_SCHEDULES);
-        ablation::set(None);
-        assert!(is_found, "no schedule needs {broken:?} to be as it is");
-    }
 }

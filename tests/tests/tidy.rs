@@ -126,6 +126,64 @@ fn commands_of_hosts_ask_for_no_figures_of_all_volumes() {
     );
 }
 
+/// Where the engine has something else for tests than items and constants: its hooks, and a way of blocking.
+const HOMES_OF_TESTS: [&str; 2] = ["dedup/src/hooks.rs", "dedup/src/pool/config.rs"];
+
+/// The lines of a source at which a function or a type is another one in tests.
+fn differs_in_tests(text: &str) -> Vec<&str> {
+    const ITEMS: [&str; 6] = ["mod ", "use ", "fn ", "async fn ", "struct ", "impl "];
+    let mut lines = text.lines().map(str::trim);
+    let mut found = Vec::new();
+    while let Some(line) = lines.next() {
+        let is_item = |line: &str| {
+            let line = line.strip_prefix("pub").map_or(line, |line| {
+                line.split_once(' ').map_or(line, |(_, rest)| rest)
+            });
+            ITEMS.iter().any(|item| line.starts_with(item))
+        };
+        match line {
+            "#[cfg(test)]" => {
+                let next = lines
+                    .find(|line| !line.starts_with("#["))
+                    .unwrap_or_default();
+                found.extend((!is_item(next)).then_some(next));
+            }
+            "#[cfg(not(test))]" => found.push(line),
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn functions_of_the_engine_are_the_same_in_tests() {
+    let item =
+        "#[cfg(test)]\npub(crate) fn held() {}\n#[cfg(test)]\n#[derive(Clone)]\nstruct Lamp;";
+    assert!(differs_in_tests(item).is_empty());
+    for text in [
+        "#[cfg(test)]\nlet a = 1;",
+        "    #[cfg(test)]\n    lamp: Lamp,",
+        "#[cfg(not(test))]\nfn held() {}",
+    ] {
+        assert_eq!(differs_in_tests(text).len(), 1, "{text}");
+    }
+    let sources = sources();
+    let engine = sources.iter().filter(|(name, _)| {
+        name.starts_with("dedup/src/") && !HOMES_OF_TESTS.contains(&name.as_str())
+    });
+    let found: Vec<String> = engine
+        .flat_map(|(name, text)| {
+            differs_in_tests(text)
+                .into_iter()
+                .map(move |it| format!("{name}: {it}"))
+        })
+        .collect();
+    assert!(
+        found.is_empty(),
+        "make it a function of `Hooks` (dedup/src/hooks.rs): {found:#?}"
+    );
+}
+
 #[test]
 fn nothing_is_left_unfinished() {
     for (name, text) in sources() {

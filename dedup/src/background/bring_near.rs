@@ -34,11 +34,6 @@ pub(crate) async fn bring_near(shared: &Arc<Shared>, core: &VolumeCore, start: u
     let Some(since) = core.inherits_since() else {
         return Ok(());
     };
-    #[cfg(test)]
-    let since = match crate::ablation::is(crate::ablation::Broken::CopyUnflushed) {
-        true => 0,
-        false => since,
-    };
     flush_upto(shared, since).await?;
     bring_in(shared, core, start, end).await?;
     let runs = match lock(&shared.state).map(core.map()) {
@@ -115,4 +110,4 @@ fn copy(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -37,10 +37,6 @@ pub(crate) async fn merge_deferred(shared: &Arc<Shared>) -> Result<()> {
 
 /// The newer block of a content stays: it is found by it, if it holds it.
 async fn keep_found(shared: &Arc<Shared>, pba: Pba) -> Result<()> {
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::ForgetUnmerged) {
-        return Ok(());
-    }
     let _pins = pin_rows(shared, [pba]).await?;
     // What has no references may not be resident: nothing of its row page was in use when that was to be kept.
     let Some(info) = lock(&shared.state).blocks.look(pba) else {
@@ -128,16 +124,15 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<bool> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use meta::Compression;
 
     use crate::ErrorKind;
-    use crate::ablation::{self, Broken};
     use crate::residency::rows::tests::{BLOCKS, Pool, is_right};
 
     /// A content decays while the pool is closed, and is written again before its block is known. Whether the
     /// damaged block is healed.
-    async fn is_healed(index_bytes_max: u64) -> bool {
+    pub(crate) async fn is_healed(index_bytes_max: u64) -> bool {
         const AT: u32 = 3;
         let mut pool = Pool::new();
         pool.config.index_bytes_max = index_bytes_max;
@@ -180,11 +175,6 @@ mod tests {
         reactor::run(reactor::Config::default(), async {
             for index_bytes_max in [u64::MAX, 0] {
                 assert!(is_healed(index_bytes_max).await, "{index_bytes_max}");
-                // Broken on purpose, it is not.
-                ablation::set(Some(Broken::ForgetUnmerged));
-                let is_healed = is_healed(index_bytes_max).await;
-                ablation::set(None);
-                assert!(!is_healed, "{index_bytes_max}: nothing was broken");
             }
         })
         .unwrap();

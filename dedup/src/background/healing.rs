@@ -206,8 +206,6 @@ async fn task(shared: &Arc<Shared>, pba: Pba, known: &Known) -> Result<Option<Ta
 }
 
 async fn tend(shared: &Arc<Shared>, Task { pba, known, twin }: Task) {
-    #[cfg(test)]
-    let twin = twin.filter(|_| !crate::ablation::is(crate::ablation::Broken::NeverHeal));
     let mut buf = shared.bounce(BLOCK_BYTES).await;
     if known.is_old {
         let info = BlockInfo {

@@ -61,10 +61,6 @@ fn is_only_child(state: &State, map: MapId, parent: MapId) -> bool {
         .map(map)
         .is_some_and(|map| map.info().parent == Some(parent));
     let children = state.ancestry.parents.get(&parent).map(|it| it.children());
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::LiftThoughSeen) {
-        return is_child;
-    }
     is_child && children == Some(1)
 }
 
@@ -312,14 +308,6 @@ async fn drop_hidden(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<
         (from.map_or(0, |it| it.merge.dropped_upto), mapped)
     };
     let (pages, upto) = own_some(shared, map, from).await?;
-    #[cfg(test)]
-    let pages = match crate::ablation::is(crate::ablation::Broken::DropUnflushed) {
-        true => pages
-            .into_iter()
-            .map(|page| OwnPage { changed: 0, ..page })
-            .collect(),
-        false => pages,
-    };
     let changed = pages.iter().map(|page| page.changed).max();
     flush_upto(shared, changed.unwrap_or(0)).await?;
     if !pages.is_empty() {
@@ -329,12 +317,8 @@ async fn drop_hidden(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<
     for page in pages {
         let (start, end) = (page.start, page.start.saturating_add(PAGE));
         let mut found = find_mapped(shared, parent, (start, end), PAGE as usize, View::Own).await?;
-        #[cfg(test)]
-        let hides_all = crate::ablation::is(crate::ablation::Broken::DropWhatShows);
-        #[cfg(not(test))]
-        let hides_all = false;
         let hides = |at: u64| page.entries[(at - start) as usize].is_some();
-        found.entries.retain(|(at, _)| hides_all || hides(*at));
+        found.entries.retain(|(at, _)| hides(*at));
         if !found.entries.is_empty() {
             unmap_found(shared, parent, found, None).await?;
         }
@@ -367,4 +351,4 @@ async fn bring_some_near(shared: &Arc<Shared>) -> Result<bool> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

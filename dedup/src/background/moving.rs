@@ -64,18 +64,8 @@ pub(super) async fn copy(
         is_settled: false,
     };
     // Batches that chose their copies before do not write to the new place.
-    #[cfg(test)]
-    let skips = crate::ablation::is(crate::ablation::Broken::MoveBesideWrites);
-    #[cfg(not(test))]
-    let skips = false;
-    if !skips {
-        drives.gate.drain().await;
-    }
+    drives.gate.drain().await;
     for first in windows(segment) {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::FreeBeforeProven) {
-            break;
-        }
         let found = blocks_to_scrub(shared, first).await?;
         let blocks = found.into_iter().map(|(pba, _)| pba);
         let blocks: Vec<Pba> = blocks.filter(|pba| segment_of(*pba) == segment).collect();
@@ -86,9 +76,7 @@ pub(super) async fn copy(
     }
     // What was freed before it was looked at must not come back after a crash, and no record tells of what was copied.
     flush(shared).await?;
-    #[cfg(test)]
-    let skips = crate::ablation::is(crate::ablation::Broken::MoveUnflushed);
-    if let Some(drive) = drives.get(to.drive.into()).filter(|_| !skips)
+    if let Some(drive) = drives.get(to.drive.into())
         && let Err(error) = drive.flush().await
     {
         return Err(give_up(shared, to.drive, &[], (Action::Flush, &error)).await);
@@ -180,10 +168,6 @@ async fn write_down(shared: &Arc<Shared>, segment: Pba, row: SegmentRow) -> Resu
 
 /// All have left who may use the places that a segment had.
 async fn leave_places(shared: &Arc<Shared>) {
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::ReusePlaceAtOnce) {
-        return;
-    }
     shared.drives.gate.drain().await;
 }
 
@@ -201,4 +185,4 @@ fn windows(segment: Pba) -> impl Iterator<Item = Pba> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

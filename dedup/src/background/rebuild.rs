@@ -116,13 +116,7 @@ async fn rebuild(
 ) -> Result<bool> {
     load_all(shared).await?;
     // Batches that chose their copies before do not write to the drive.
-    #[cfg(test)]
-    let skips = crate::ablation::is(crate::ablation::Broken::RebuildBesideWrites);
-    #[cfg(not(test))]
-    let skips = false;
-    if !skips {
-        shared.drives.gate.drain().await;
-    }
+    shared.drives.gate.drain().await;
     let total = lock(&shared.state).contents() * BLOCK_BYTES as u64;
     let status = RebuildStatus {
         total_bytes: total,
@@ -153,10 +147,6 @@ async fn rebuild(
     // What was freed before it was looked at must not come back after a crash.
     flush(shared).await?;
     // And what was copied, of which no record tells.
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::RebuildUnflushed) {
-        return shared.put_online(drive, number).await;
-    }
     if let Some(to) = shared.drives.get(drive.into())
         && let Err(error) = to.flush().await
     {

@@ -18,11 +18,12 @@ use crate::background::Background;
 use crate::background::healing::{Verdict, examine};
 use crate::content::fingerprint;
 use crate::drive_io::fetch::Fetch;
+use crate::hooks::{Current, Hooks};
 use crate::metadata::block_table::{BlockInfo, IN_FLIGHT, address, table_of};
 use crate::pool::Shared;
 use crate::residency::loading::load_all;
 use crate::residency::rows::stored_infos;
-use crate::sync::wait::lock;
+use crate::sync::wait::{lock, yield_once};
 use crate::{EngineError, Result};
 
 /// Blocks read at a time: 1 MiB.
@@ -215,11 +216,10 @@ async fn scrub_all(shared: &Arc<Shared>, background: &Background, rate: u64) -> 
                 // Time that was lost is not caught up.
                 let cost = (blocks.len() * BLOCK_BYTES) as f64 / rate as f64;
                 due = due.max(reactor::now()) + Duration::from_secs_f64(cost);
-                #[cfg(not(test))]
-                reactor::sleep_until(due).await;
-                // The simulation has no clock.
-                #[cfg(test)]
-                crate::sync::wait::yield_once().await;
+                match Current::HAS_CLOCK {
+                    true => reactor::sleep_until(due).await,
+                    false => yield_once().await,
+                }
                 if shared.is_closed() || lock(&background.scrub).is_unwanted {
                     return false;
                 }

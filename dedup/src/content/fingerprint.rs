@@ -12,6 +12,7 @@ use meta::{Fingerprint, FingerprintFunction};
 
 use super::clnh::{Clnh, Kernel};
 use super::side_by_side::{Digest, LANES, SideBySide};
+use crate::hooks::{Current, Hooks};
 
 /// The bytes of one sub-block.
 pub type Block = [u8; BLOCK_BYTES];
@@ -127,8 +128,7 @@ impl Hasher {
 fn cut(digest: &Digest) -> Fingerprint {
     let mut out = [0; 16];
     out.copy_from_slice(&digest[..16]);
-    #[cfg(test)]
-    weak::weaken(&mut out);
+    Current::weaken(&mut out);
     if out == Fingerprint::NONE.0 {
         // That value says that there is none.
         out[15] = 1;
@@ -154,30 +154,6 @@ pub(crate) fn is_zero(block: &[u8]) -> bool {
 #[inline]
 pub(crate) fn split(bytes: &[u8]) -> &[Block] {
     bytes.as_chunks().0
-}
-
-/// A hash that collides, for tests of what happens then.
-#[cfg(test)]
-pub(crate) mod weak {
-    use std::cell::Cell;
-
-    thread_local! {
-        static VALUES: Cell<Option<u8>> = const { Cell::new(None) };
-    }
-
-    /// From now on there are so many fingerprints on this thread; `None`: all.
-    pub(crate) fn set(values: Option<u8>) {
-        VALUES.set(values);
-    }
-
-    pub(super) fn weaken(fingerprint: &mut [u8; 16]) {
-        if let Some(values) = VALUES.get() {
-            let value = fingerprint[0] % values;
-            *fingerprint = [value; 16];
-            // None of them says that there is none.
-            fingerprint[15] = 1;
-        }
-    }
 }
 
 #[cfg(test)]

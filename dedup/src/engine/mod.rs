@@ -93,8 +93,6 @@ impl Engine {
             mut state,
             journal,
             damage,
-            #[cfg(test)]
-            figures,
         } = recovery::recover(&parts, &labels, &drives, &bounces).await?;
         for pba in damage.listed() {
             state.on_disk_index.hide(pba);
@@ -142,8 +140,6 @@ impl Engine {
             fill_warnings,
             journal_bytes,
             folder: Mutex::default(),
-            #[cfg(test)]
-            recovered: figures,
             blocking: parts.blocking,
             bounces,
             closed: AtomicBool::new(false),

@@ -22,6 +22,7 @@ use drives::{BLOCK_BYTES, LocalBoxFuture};
 use meta::VerifyPolicy;
 use reactor::Buffer;
 
+use crate::hooks::{Current, Hooks};
 use crate::io::write;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
@@ -218,11 +219,7 @@ impl Waiter {
 
 /// This thread's batcher for an engine.
 fn batcher_of(shared: &Arc<Shared>) -> Rc<Batcher> {
-    // A test may have several reactors on its thread.
-    #[cfg(test)]
-    let reactor = crate::hooks::reactor();
-    #[cfg(not(test))]
-    let reactor = 0;
+    let reactor = Current::reactor();
     BATCHERS.with_borrow_mut(|batchers| {
         let known = batchers.iter().find(|(engine, of, _)| {
             std::ptr::eq(engine.as_ptr(), Arc::as_ptr(shared)) && *of == reactor

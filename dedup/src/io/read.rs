@@ -146,10 +146,6 @@ fn look_up(
 
 /// Blocks that cannot be read (`unreadable`: where they belong in the buffer), or do not match their checksum.
 fn not_right(stored: &[Stored], unreadable: &[usize], buf: &[u8]) -> Vec<Stored> {
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::ReturnDamaged) {
-        return Vec::new();
-    }
     let is_bad = |s: &&Stored| {
         unreadable.contains(&s.buffer_offset)
             || fingerprint::crc32c(&buf[s.buffer_offset..s.buffer_offset + BLOCK_BYTES]) != s.crc32c

@@ -88,10 +88,6 @@ pub(crate) async fn settle(
     if !core.is_trimming() {
         return Ok(());
     }
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::MapWhatIsTrimmed) {
-        return Ok(());
-    }
     let _lock = core.trim_lock.lock().await;
     // Somewhat more, so that not every small write of a sequence cuts again.
     let grain = shared.config.trim_record_entries as u64;

@@ -164,8 +164,6 @@ impl Batch {
 
     /// An item keeps its block, or tries again for one of its own.
     fn settle(&mut self, at: usize, is_equal: bool) {
-        #[cfg(test)]
-        let is_equal = is_equal || crate::ablation::is(crate::ablation::Broken::IgnoreMismatch);
         let item = &mut self.items[at];
         if is_equal {
             item.check = Check::Done;
@@ -226,9 +224,6 @@ impl Batch {
 /// Queues an acknowledged write to be compared; its range stays locked until then.
 pub(crate) fn compare_later(shared: &Arc<Shared>, command: &mut Command, kept: Vec<Kept>) {
     let guard = command.take_guard();
-    #[cfg(test)]
-    let guard =
-        guard.filter(|_| !crate::ablation::is(crate::ablation::Broken::UnlockBeforeCompared));
     shared.verify.push(Pending {
         shared: shared.clone(),
         volume: command.volume.clone(),
@@ -278,4 +273,4 @@ async fn write_again(shared: &Arc<Shared>, pending: &Pending) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -20,6 +20,7 @@ use futures_util::future::{join, join_all};
 use meta::{Fingerprint, MapEntry, NewBlock, Pba, RecordRef};
 
 use crate::content::fingerprint::{self, Block, Hasher};
+use crate::hooks::{Current, Hooks};
 use crate::io::batcher::Command;
 use crate::io::packing::Packing;
 use crate::io::reclaim::reclaim_space;
@@ -44,16 +45,14 @@ const RECLAIM_ATTEMPTS: u32 = 3;
 
 /// Writes all commands, and tells each what became of it.
 pub(crate) async fn run(shared: Arc<Shared>, commands: Vec<Command>) {
-    #[cfg(test)]
-    crate::hooks::note_batch(commands.len(), 0);
+    Current::note_batch(commands.len(), 0);
     let mut batch = Batch::new(shared, commands);
     batch.ended(Stage::Wait);
     batch.look_at_content();
     batch.ended(Stage::Hash);
     batch.round().await;
     let rest = batch.split_off_rest(|progress| !matches!(progress, Progress::Asks));
-    #[cfg(test)]
-    crate::hooks::note_batch(0, rest.len());
+    Current::note_batch(0, rest.len());
     if rest.is_empty() && batch.jobs.is_empty() {
         return;
     }
@@ -560,10 +559,6 @@ impl Batch {
 
     /// Drops the references of one command.
     fn give_back(&mut self, number: usize) {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::KeepReferences) {
-            return;
-        }
         let items = &mut self.items[self.jobs[number].items.clone()];
         let taken = items.iter_mut().filter_map(|item| item.taken.take());
         self.shared.state.share().give_back_all(taken);
@@ -572,10 +567,6 @@ impl Batch {
     /// Gives everything back that the batch holds.
     fn give_back_all(&mut self) {
         if self.flight.is_none() && self.items.iter().all(|item| item.taken.is_none()) {
-            return;
-        }
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::KeepReferences) && self.flight.is_none() {
             return;
         }
         self.jobs.iter_mut().for_each(|job| job.kept.clear());
@@ -719,10 +710,6 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        #[cfg(test)]
-        if std::thread::panicking() && crate::ablation::is_active() {
-            return; // an engine that is broken on purpose may be beyond that
-        }
         self.leave_recorded();
         self.give_back_all();
     }

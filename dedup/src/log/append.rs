@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 use futures_util::future::{Either, select};
 use meta::{Frames, JournalError, MapEntry, Pba, Record, RecordRef, ReservedRange};
 
+use crate::hooks::{Current, Hooks};
 use crate::log::checkpoint::checkpoint;
 use crate::metadata::state::State;
 use crate::pool::Shared;
@@ -141,11 +142,6 @@ fn begin_for<'r>(
         .iter()
         .flat_map(|record| state.not_resident(*record))
         .collect();
-    #[cfg(test)]
-    let missing = match crate::ablation::is(crate::ablation::Broken::AppendBlindly) {
-        true => Vec::new(),
-        false => missing,
-    };
     if !missing.is_empty() {
         return Err(AppendError::NotResident(missing));
     }
@@ -214,14 +210,9 @@ impl<'r> Append<'r> {
     /// `Unavailable` when the journal failed: nothing is changed in memory, and what the journal holds is open until it
     /// is opened again.
     pub(crate) async fn finish(mut self) -> Result<u64> {
-        #[cfg(test)]
-        crate::hooks::pause_before_write().await;
+        Current::pause_before_write().await;
         self.write();
-        #[cfg(test)]
-        let believes = crate::ablation::is(crate::ablation::Broken::BelieveHoles);
-        #[cfg(not(test))]
-        let believes = false;
-        if !believes && let Err(error) = appended_upto(self.shared, self.last).await {
+        if let Err(error) = appended_upto(self.shared, self.last).await {
             self.settle(false);
             return Err(error);
         }
@@ -306,8 +297,7 @@ impl<'r> Append<'r> {
 impl Drop for Append<'_> {
     /// Whoever asked for it has gone, and was told nothing.
     fn drop(&mut self) {
-        #[cfg(test)]
-        if self.frames.is_some() && crate::hooks::is_dying() {
+        if self.frames.is_some() && Current::is_dying() {
             return;
         }
         self.write();

@@ -90,13 +90,7 @@ fn store_some(shared: &Shared, reader: &mut JournalReader, upto: u64) -> Result<
         return Ok(false);
     }
     // First, so that a journal that lacks these records is known to be older than the store.
-    #[cfg(test)]
-    let settles = !crate::ablation::is(crate::ablation::Broken::StoreBeforeJournal);
-    #[cfg(not(test))]
-    let settles = true;
-    if settles {
-        settle_journal(shared)?;
-    }
+    settle_journal(shared)?;
     let last = checkpoint.position.seq - 1;
     let applied = builder.finish(checkpoint).and_then(|mut batch| {
         let index_entries = want_index_entries(shared, &mut batch, last);

@@ -100,11 +100,6 @@ struct Flushed {
 
 async fn note(shared: &Arc<Shared>, held: OwnedMutexGuard<()>, flushed: Flushed) -> Result<()> {
     let upto = flushed.noted;
-    #[cfg(test)]
-    let upto = match crate::ablation::is(crate::ablation::Broken::NoteUnsynced) {
-        true => flushed.upto,
-        false => upto,
-    };
     match begin_note(shared, &Record::Durable { upto }) {
         Ok(append) => {
             append.finish().await?;
@@ -132,11 +127,6 @@ pub(crate) async fn note_durable(shared: &Arc<Shared>) -> Result<()> {
 /// All data of records up to `upto` is on stable drives afterwards.
 pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
     let bytes = shared.state.share().unflushed_bytes();
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::FlushJournalOnly) {
-        lock(&shared.state).flushed = upto;
-        return Ok(());
-    }
     let flushes = (0u16..)
         .zip(shared.drives.iter())
         .filter(|(index, _)| shared.drives.state(*index) != DriveState::Offline)
@@ -198,4 +188,4 @@ pub(crate) fn settle_journal(shared: &Shared) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -34,8 +34,6 @@ use meta::{Batch, Checkpoint, ChosenLabel, Label, LocationKind, Opening, Setting
 use reactor::BufferPool;
 use uuid::Uuid;
 
-#[cfg(test)]
-use crate::ablation::{self, Broken};
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::drive_io::labels::{PoolLabels, read_label, write_opening};
@@ -132,10 +130,6 @@ impl<'a> Labels<'a> {
     /// The metadata is older than the drives, or a drive than the metadata, and nobody said that it is to be used.
     pub(crate) fn check(&self, epoch: u32, settings: &BTreeMap<String, Vec<u8>>) -> Result<()> {
         let Some(pool) = self.pool else { return Ok(()) };
-        #[cfg(test)]
-        if ablation::is(Broken::EpochIgnored) {
-            return Ok(());
-        }
         let labels = || {
             let found = self.found.iter();
             found.map(|(index, found)| (usize::from(*index), found))

@@ -35,14 +35,13 @@ use meta::{
 };
 use reactor::{Buffer, BufferPool};
 
-#[cfg(test)]
-use crate::ablation::{self, Broken};
 use crate::content::fingerprint::{self, Hasher};
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::drive_state::DriveState;
 use crate::drive_io::fetch::Fetch;
 use crate::drive_io::segments::SEGMENT_BLOCKS;
+use crate::hooks::{Current, Hooks, OpeningFigures};
 use crate::log::copies::{self, ProvenCopies};
 use crate::log::labels::Labels;
 use crate::log::replay::{Data, Proof, Replay, durable_upto, replay_record};
@@ -52,8 +51,6 @@ use crate::metadata::on_disk_index::OnDiskIndex;
 use crate::metadata::resident::Resident;
 use crate::metadata::settings::Settings;
 use crate::metadata::state::State;
-#[cfg(test)]
-use crate::pool::RecoveryFigures;
 use crate::pool::boot;
 use crate::pool::config::{EngineParts, block_on};
 use crate::pool::copies::take_offline;
@@ -69,8 +66,6 @@ pub(crate) struct Recovered {
     pub(crate) journal: Journal,
     /// With what turned out to be damaged on the way.
     pub(crate) damage: Damage,
-    #[cfg(test)]
-    pub(crate) figures: RecoveryFigures,
 }
 
 /// Brings a pool back: state in memory, store, labels and journal agree when this returns. Where the labels do not, it can be
@@ -104,12 +99,11 @@ pub(crate) async fn recover(
             }
         }
     }
-    #[cfg(test)]
-    let figures = RecoveryFigures {
+    Current::note_opening(OpeningFigures {
         records: replayed.records,
         unproven: replayed.unproven,
         damaged: replayed.damaged.len() as u64,
-    };
+    });
     let found: Vec<_> = replayed.damaged().collect();
     let mut batch = replayed.batch(checkpoint)?;
     boot::remember(&mut batch.settings, checkpoint, parts.boot);
@@ -140,8 +134,6 @@ pub(crate) async fn recover(
         state,
         journal,
         damage,
-        #[cfg(test)]
-        figures,
     })
 }
 
@@ -200,11 +192,6 @@ pub(crate) async fn replay(
     };
     for (sequence, record) in &records {
         let data = Data::of(*sequence, durable, lost_power);
-        #[cfg(test)]
-        let data = match ablation::is(Broken::TrustUnflushed) {
-            true => Data::Durable,
-            false => data,
-        };
         replay_record(*sequence, record, data, &mut building)?;
     }
     let replayed = building.replayed;
@@ -583,11 +570,6 @@ impl Replay for Building<'_> {
             (place.drive, proof)
         });
         let proofs: Vec<(u16, Proof)> = proofs.collect();
-        #[cfg(test)]
-        let proofs = match ablation::is(Broken::ProveOneCopy) {
-            true => proofs[..1].to_vec(),
-            false => proofs,
-        };
         let has = |proof| proofs.iter().any(|(_, of)| *of == proof);
         let proof = match (has(Proof::Holds), has(Proof::Differs)) {
             (true, _) => Proof::Holds,

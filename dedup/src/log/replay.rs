@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 use meta::{Fork, MapEntry, MapId, MapInfo, NewBlock, Pba, Record, VolumeInfo};
 
 use crate::Result;
-#[cfg(test)]
-use crate::ablation::{self, Broken};
 use crate::metadata::volume::change_row;
 
 /// What a drive says of a block that a record is about.
@@ -27,12 +25,6 @@ pub(crate) enum Proof {
 impl Proof {
     /// Whether the write never arrived: then its sub-block keeps its old mapping.
     fn is_undone(self, lost_power: bool) -> bool {
-        #[cfg(test)]
-        match self {
-            Self::Differs if ablation::is(Broken::UndoAfterCrash) => return true,
-            Self::Unreadable if ablation::is(Broken::UndoUnreadable) => return true,
-            _ => {}
-        }
         self == Self::Differs && lost_power
     }
 }

@@ -159,10 +159,6 @@ impl Ancestry {
 
     /// The next step of merging parents.
     fn merge_step(&self, heads: &BTreeMap<u32, VolumeEntry>) -> Option<MergeStep> {
-        #[cfg(test)]
-        let ignores_others = crate::ablation::is(crate::ablation::Broken::LiftThoughSeen);
-        #[cfg(not(test))]
-        let ignores_others = false;
         let of_parents = self.parents.iter().find_map(|(id, it)| {
             let parent = it.map.info().parent?;
             let above = self.parents.get(&parent)?;
@@ -171,9 +167,7 @@ impl Ancestry {
                 (0, _) => None,
                 _ if merge.is_stuck => None,
                 _ if merge.is_lifted => Some(MergeStep::Pass { map, parent }),
-                (_, others) if others == 1 || ignores_others => {
-                    Some(MergeStep::Lift { map, parent })
-                }
+                (_, 1) => Some(MergeStep::Lift { map, parent }),
                 _ if it.map.mapped() == 0 && !merge.has_pages => {
                     Some(MergeStep::Look { map, parent })
                 }
@@ -203,10 +197,6 @@ impl Ancestry {
 
     /// A parent without children, if there is one.
     pub(crate) fn childless(&self) -> Option<MapId> {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::FreeParentInUse) {
-            return self.parents.keys().next_back().copied();
-        }
         let mut parents = self.parents.iter();
         parents.find_map(|(id, parent)| (parent.children == 0).then_some(*id))
     }

@@ -21,6 +21,7 @@ use std::thread::panicking;
 use meta::{Fingerprint, Pba};
 use reactor::prefetch;
 
+use crate::hooks::{Current, Hooks};
 use crate::sync::wait::lock;
 use rows::{Directory, FOLDER_ROW_PAGES, Folder, Row, RowPage, Rows};
 
@@ -95,8 +96,7 @@ pub(crate) struct BlockTable {
     /// Row pages that came into memory, and the clock does not know of them.
     came: Mutex<Vec<Pba>>,
     came_count: AtomicUsize,
-    /// What row pages held when they left, to be compared when they come back.
-    #[cfg(test)]
+    /// What row pages held when they left, to be compared when they come back: in tests.
     left: HashMap<Pba, Vec<BlockInfo>>,
 }
 
@@ -157,7 +157,6 @@ impl BlockTable {
             loads: HashMap::new(),
             came: Mutex::default(),
             came_count: AtomicUsize::new(0),
-            #[cfg(test)]
             left: HashMap::new(),
         };
         for blocks in data_blocks {
@@ -432,8 +431,6 @@ impl BlockTable {
             .loads
             .get(&first)
             .is_some_and(|load| load.left == ticket.left);
-        #[cfg(test)]
-        let is_valid = is_valid || crate::ablation::is(crate::ablation::Broken::BelieveStaleBlocks);
         if is_valid && self.is_entered(first) && self.is_only_stored(first) {
             self.bring(first, rows);
         }
@@ -463,17 +460,20 @@ impl BlockTable {
             debug_assert_eq!(row_page_of(*pba), first);
             self.set(*pba, *info);
         }
-        #[cfg(test)]
-        if let Some(left) = self.left.remove(&first) {
-            let now = (first.0..first.0 + ROW_PAGE).map(|pba| self.get(Pba(pba)));
-            let is_same =
-                |(a, b): (BlockInfo, &BlockInfo)| a == *b || (a.references, b.references) == (0, 0);
-            let is_same = now.zip(&left).all(is_same);
-            assert!(
-                is_same,
-                "the store says something else of {first} than was evicted"
-            );
+        if Current::observe(|| self.is_as_it_left(first)) == Some(false) {
+            Current::must_not_happen("the store says something else of blocks than was evicted");
         }
+    }
+
+    /// Whether a row page that came back holds what it held when it left.
+    fn is_as_it_left(&mut self, first: Pba) -> bool {
+        let Some(left) = self.left.remove(&first) else {
+            return true;
+        };
+        let now = (first.0..first.0 + ROW_PAGE).map(|pba| self.get(Pba(pba)));
+        let is_same =
+            |(a, b): (BlockInfo, &BlockInfo)| a == *b || (a.references, b.references) == (0, 0);
+        now.zip(&left).all(is_same)
     }
 
     /// Takes what the store has of the blocks of a group and of their fragments, in order; it is entered
@@ -512,16 +512,11 @@ impl BlockTable {
             return Eviction::Absent;
         };
         let (is_held, is_new) = (page.held() > 0, page.changed() > stored);
-        #[cfg(test)]
-        let is_held = is_held && !crate::ablation::is(crate::ablation::Broken::EvictHeld);
-        #[cfg(test)]
-        let is_new = is_new && !crate::ablation::is(crate::ablation::Broken::EvictUnstoredBlocks);
         if was_touched || is_held || is_new {
             return Eviction::Stays;
         }
         let is_used = rows.iter().any(|row| row.references() > 0);
-        #[cfg(test)]
-        let infos = rows.iter().map(Row::get).collect();
+        let infos = Current::observe(|| rows.iter().map(Row::get).collect());
         page.leave();
         let was_last = folder.leaves();
         if is_used {
@@ -532,8 +527,9 @@ impl BlockTable {
             table.pages_left();
         }
         self.note_partial();
-        #[cfg(test)]
-        self.left.insert(first, infos);
+        if let Some(infos) = infos {
+            self.left.insert(first, infos);
+        }
         if let Some(load) = self.loads.get_mut(&first) {
             load.left += 1;
         }

@@ -16,12 +16,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
-#[cfg(test)]
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use meta::{Fingerprint, Pba};
 
+use crate::hooks::{Current, Hooks};
 use crate::metadata::block_table::IN_FLIGHT;
 use crate::metadata::index::{Found, ShardGuard};
 use crate::metadata::state::State;
@@ -107,7 +106,6 @@ pub(crate) struct OnDiskIndex {
     pub(crate) asked: u64,
     pub(crate) answered: u64,
     /// How often a second block of a content became the one to be found, or one was hidden.
-    #[cfg(test)]
     displaced: AtomicU64,
 }
 
@@ -171,7 +169,6 @@ impl OnDiskIndex {
             is_off: false,
             asked: 0,
             answered: 0,
-            #[cfg(test)]
             displaced: AtomicU64::new(0),
         }
     }
@@ -183,10 +180,6 @@ impl OnDiskIndex {
 
     /// The index has no room for a new block, which a command holds.
     pub(crate) fn wait(&self, pba: Pba, fingerprint: Fingerprint) {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::ForgetUnindexed) {
-            return;
-        }
         let new = Waiting::new(pba, 1, false);
         self.waiting.change(|all| all.insert(fingerprint, new));
     }
@@ -194,8 +187,9 @@ impl OnDiskIndex {
     /// The same of a block that the store has, and no index entry for it.
     pub(crate) fn wait_loaded(&mut self, pba: Pba, fingerprint: Fingerprint) {
         // Of two old blocks of the same content the other one was to be found until now.
-        #[cfg(test)]
-        self.displaces(self.waiting.of(&fingerprint).is_some_and(|w| w.pba != pba));
+        Current::observe(|| {
+            self.displaces(self.waiting.of(&fingerprint).is_some_and(|w| w.pba != pba));
+        });
         let new = Waiting::new(pba, 0, false);
         self.waiting.change(|all| all.insert(fingerprint, new));
         self.loaded.push((pba, fingerprint));
@@ -224,10 +218,6 @@ impl OnDiskIndex {
 
     /// A command takes a reference of a block that the index does not have.
     pub(crate) fn take(&self, pba: Pba, fingerprint: Fingerprint) {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::ForgetHeldIndexEntries) {
-            return;
-        }
         if self.is_hidden(pba) {
             return;
         }
@@ -327,8 +317,7 @@ impl OnDiskIndex {
         self.is_off |= !has_room;
     }
 
-    /// Whether another block of its content is the one to be found now.
-    #[cfg(test)]
+    /// Whether another block of its content is the one to be found now: tests want to know.
     pub(crate) fn displaces(&self, is_displaced: bool) {
         let count = u64::from(is_displaced);
         self.displaced.fetch_add(count, Ordering::Relaxed);
@@ -408,13 +397,7 @@ impl State {
         if shard.is_complete() && self.deferred.is_none() {
             return Sought::Nowhere;
         }
-        let is_current = |answer: &Answer| {
-            #[cfg(test)]
-            if crate::ablation::is(crate::ablation::Broken::BelieveOldAnswers) {
-                return true;
-            }
-            answer.generation == on_disk.generation
-        };
+        let is_current = |answer: &Answer| answer.generation == on_disk.generation;
         let Some(answer) = answer.filter(is_current) else {
             return Sought::Ask;
         };
@@ -426,9 +409,6 @@ impl State {
             None => Sought::NotResident(pba),
             Some(info) => {
                 let is_it = info.references & !IN_FLIGHT > 0 && info.fingerprint == *fingerprint;
-                #[cfg(test)]
-                let is_it =
-                    is_it || crate::ablation::is(crate::ablation::Broken::BelieveIndexEntries);
                 match is_it {
                     true => Sought::Unindexed(pba),
                     false => Sought::Nowhere,

@@ -63,10 +63,6 @@ impl Ancestry {
         let mut next = Some(map);
         while let Some(id) = next {
             if let Some(of_rest) = self.owners.get(id, folder) {
-                #[cfg(test)]
-                if crate::ablation::is(crate::ablation::Broken::ForgetNewOwner) {
-                    note.clear();
-                }
                 note.extend(of_rest);
                 break;
             }

@@ -36,15 +36,7 @@ impl PackCount {
             return Some(pba);
         }
         self.fragments -= 1;
-        #[cfg(test)]
-        let is_broken = crate::ablation::is(crate::ablation::Broken::FreePackInUse);
-        #[cfg(not(test))]
-        let is_broken = false;
-        let is_in_use = match is_broken {
-            true => pba.slot() != Some(0),
-            false => blocks.is_pack_in_use(pba),
-        };
-        if is_in_use {
+        if blocks.is_pack_in_use(pba) {
             return None;
         }
         self.packs -= 1;

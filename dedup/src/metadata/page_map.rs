@@ -17,8 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hashbrown::HashMap;
 use meta::{MapEntry, MapId, MapInfo, Mapping, NewBlock, Pba};
 
-#[cfg(test)]
-use crate::ablation::{self, Broken};
 use crate::metadata::resident::{Fate, Key, Resident};
 
 /// Sub-blocks per page: 0.8 KiB of memory for 256 KiB of a volume, so that a random read brings in
@@ -371,10 +369,6 @@ impl PageMap {
         let (before, own) = (page.mapped, page.own);
         for (entry, new) in (first..).zip(new) {
             each(page.set(entry, new));
-            #[cfg(test)]
-            if new.is_some() && ablation::is(Broken::PartHidesRest) {
-                page.hide_rest();
-            }
         }
         page.touched.store(true, Ordering::Relaxed);
         page.changed = record;
@@ -476,13 +470,9 @@ impl PageMap {
             return Fate::Kept;
         }
         let is_unstored = page.changed > resident.stored();
-        #[cfg(test)]
-        let is_unstored = is_unstored && !ablation::is(Broken::EvictUnstored);
         let (start, end) = (number * PAGE, (number + 1).saturating_mul(PAGE));
         let is_in_window = |(first, end, _): &(u64, u64, u64)| (*first..*end).contains(&number);
         let is_used = self.windows.iter().any(is_in_window) || is_locked(start, end);
-        #[cfg(test)]
-        let is_used = is_used && !ablation::is(Broken::EvictInUse);
         if is_unstored || is_used {
             return Fate::Kept;
         }

@@ -277,10 +277,6 @@ impl Space {
     /// Nobody knows whether the drive will still write to a block, or discard it: when it is given back, it waits until
     /// the drive is fenced.
     pub(crate) fn doubt(&mut self, pba: Pba, drive: u16) {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::ReuseUnknown) {
-            return;
-        }
         self.doubts += 1;
         let number = self.doubts;
         let doubt = self.in_doubt.entry(pba).or_default();
@@ -333,10 +329,6 @@ impl Space {
                 .back()
                 .is_none_or(|(last, _)| *last <= sequence)
         );
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::ReuseBeforeDurable) {
-            return self.give_back(pba);
-        }
         self.quarantine.push_back((sequence, pba));
     }
 

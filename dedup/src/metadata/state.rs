@@ -32,6 +32,7 @@ use std::time::SystemTime;
 
 use meta::{Fingerprint, MapEntry, Pba, Record, RecordRef};
 
+use crate::hooks::{Current, Hooks};
 use crate::metadata::ancestry::Ancestry;
 use crate::metadata::block_table::{BlockInfo, BlockTable, IN_FLIGHT};
 use crate::metadata::deferred_dedup::DeferredDedup;
@@ -400,11 +401,7 @@ impl State {
             let is_in_flight = info.references & IN_FLIGHT != 0;
             let is_own = is_in_flight && flight.contains(pba);
             let has_room = info.references & !IN_FLIGHT < self.references_max;
-            #[cfg(test)]
-            let shares = crate::ablation::is(crate::ablation::Broken::ShareInFlight);
-            #[cfg(not(test))]
-            let shares = false;
-            if is_in_flight && !is_own && !shares {
+            if is_in_flight && !is_own {
                 // It may have landed by now: then there is nothing to wait for.
                 return Claim::Wait(self.flights.of(pba, flight.number));
             }
@@ -452,9 +449,8 @@ impl State {
             if !shard.insert(pba, known) {
                 self.on_disk_index.wait(pba, fingerprint);
             }
-            #[cfg(test)]
-            self.on_disk_index
-                .displaces(known.is_some() || wanted.is_distinct);
+            let is_displaced = known.is_some() || wanted.is_distinct;
+            Current::observe(|| self.on_disk_index.displaces(is_displaced));
         }
         flight.add(pba);
         Claim::New(pba)
@@ -629,17 +625,10 @@ impl State {
             return None;
         }
         let fingerprint = self.blocks.get(pba).fingerprint;
-        #[cfg(test)]
-        let too_early = crate::ablation::is(crate::ablation::Broken::LoseUnguarded)
-            .then(|| self.blocks.lose(pba));
         let mut shard = self.shard_of(&fingerprint);
         let mut packs = self.packs_of(pba);
         before(&self.blocks);
-        #[cfg(not(test))]
-        let left = self.blocks.lose(pba);
-        #[cfg(test)]
-        let left = too_early.unwrap_or_else(|| self.blocks.lose(pba));
-        let Some(left) = left else {
+        let Some(left) = self.blocks.lose(pba) else {
             drop((shard, packs));
             // Only a store that contradicts itself can say so.
             self.make_read_only(format!(
@@ -671,14 +660,12 @@ impl State {
     /// A record takes a mapping of a block away.
     fn drop_reference(&self, pba: Pba, record: u64) -> Option<Pba> {
         if !self.blocks.is_resident(pba) {
-            #[cfg(test)]
-            panic!("block {pba} was not at hand");
-            #[cfg(not(test))]
-            self.make_read_only(format!(
+            let what = format!(
                 "what is known of block {pba} was not at hand when a record changed it: restart, and run \
                  `onefold pool check`"
-            ));
-            #[cfg(not(test))]
+            );
+            Current::must_not_happen(&what);
+            self.make_read_only(what);
             return None;
         }
         self.lose(pba, |blocks| blocks.changed(pba, record))

@@ -72,10 +72,6 @@ pub(crate) fn may_have_lost_power(
     checkpoint: Checkpoint,
     boot: Option<BootId>,
 ) -> bool {
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::ForgetPowerLoss) {
-        return false;
-    }
     let mut expected = SettingChanges::new();
     remember(&mut expected, checkpoint, boot);
     let expected = expected.remove(KEY).flatten();

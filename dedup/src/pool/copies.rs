@@ -153,12 +153,6 @@ async fn put_condition(
     }
     let store = store.clone();
     let written = move || store.put_settings(&stored(&conditions));
-    #[cfg(test)]
-    let written = move || {
-        let forgets = condition.state() == DriveState::Offline
-            && crate::ablation::is(crate::ablation::Broken::ForgetOffline);
-        if forgets { Ok(()) } else { written() }
-    };
     block_on(blocking, written).await?;
     drives.set_condition(drive, condition);
     Ok(())

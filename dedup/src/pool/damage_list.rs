@@ -12,6 +12,7 @@ use drives::{BLOCK_BYTES, replace_file};
 use meta::{Fingerprint, NewBlock, Pba};
 use serde::{Deserialize, Serialize};
 
+use crate::hooks::{Current, Hooks};
 use crate::metadata::block_table::{BlockInfo, IN_FLIGHT};
 use crate::metadata::state::State;
 use crate::pool::Shared;
@@ -229,8 +230,7 @@ impl Shared {
         // Content that is written again must not be taken for stored there.
         state.unindex(pba);
         state.on_disk_index.hide(pba);
-        #[cfg(test)]
-        state.on_disk_index.displaces(true);
+        Current::observe(|| state.on_disk_index.displaces(true));
         if lock(&self.damage).insert(pba, &info) {
             lock(&self.alert_log).block(pba);
         }

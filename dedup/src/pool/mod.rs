@@ -88,8 +88,6 @@ pub(crate) struct Shared {
     pub(crate) journal_bytes: u64,
     /// Room on the file system of the pool's folder, as it was at the last look.
     pub(crate) folder: Mutex<Option<FolderRoom>>,
-    #[cfg(test)]
-    pub(crate) recovered: RecoveryFigures,
     pub(crate) blocking: Blocking,
     pub(crate) bounces: BufferPool,
     pub(crate) closed: AtomicBool,
@@ -156,15 +154,4 @@ impl Shared {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
-}
-
-/// What an opening met, for simulations.
-#[cfg(test)]
-#[derive(Clone, Copy)]
-pub(crate) struct RecoveryFigures {
-    pub(crate) records: u64,
-    /// Sub-blocks that were taken back.
-    pub(crate) unproven: u64,
-    /// Blocks that were not flushed and are damaged.
-    pub(crate) damaged: u64,
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use meta::{BlockRow, MetaError, Pba};
 
+use crate::hooks::{Current, Hooks};
 use crate::metadata::block_table::{
     BlockInfo, GROUP, IN_FLIGHT, ROW_PAGE, Ticket, group_of, row_page_of,
 };
@@ -149,16 +150,14 @@ fn enter(state: &mut State, pba: Pba, row: &BlockRow) {
     let mut twins = newer;
     if let Found::Resident(known) = known {
         if known == pba || !is_deferred(deferred, known) {
-            #[cfg(test)]
-            on_disk_index.displaces(known != pba);
+            Current::observe(|| on_disk_index.displaces(known != pba));
             return; // it is there, or another old one of the same content
         }
         twins = Some(known);
     }
     if let (Some(newer), Some(deferred)) = (twins, deferred) {
         deferred.add_twin(newer, pba);
-        #[cfg(test)]
-        on_disk_index.displaces(true);
+        Current::observe(|| on_disk_index.displaces(true));
     }
     // The index entry may lead to the newer one by now.
     if !index.insert(blocks, pba, known.resident()) && (newer.is_some() || !row.has_index_entry) {

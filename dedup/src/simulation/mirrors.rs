@@ -24,7 +24,7 @@ use crate::sync::wait::yield_once;
 use crate::{Engine, LABEL_BLOCKS};
 
 /// Whether the segments of this story have copies.
-pub(super) fn is_mirrored(seed: u64) -> bool {
+pub(crate) fn is_mirrored(seed: u64) -> bool {
     seed % 8 == 6
 }
 

@@ -23,9 +23,8 @@
 //! `ONEFOLD_SEED=n` replays one seed, `ONEFOLD_SEEDS=count` runs that many (from `ONEFOLD_SEED_FIRST` on):
 //! `ONEFOLD_SEEDS=100000 cargo test -p dedup simulation -- --nocapture`. `ONEFOLD_SEED_STEP=8` runs every eighth one from the
 //! first on, which with `ONEFOLD_SEED_FIRST=6` are those with copies. With `ONEFOLD_WEAK_HASH=1`
-//! contents collide in every story, and not in a quarter of them. `ONEFOLD_BROKEN=name` breaks one rule only.
+//! contents collide in every story, and not in a quarter of them.
 
-mod ablations;
 mod adding;
 mod audit;
 mod content;
@@ -38,10 +37,10 @@ mod executor;
 mod forking;
 mod labels;
 mod losses;
-mod mirrors;
+pub(crate) mod mirrors;
 mod model;
 mod moves;
-mod on_drives;
+pub(crate) mod on_drives;
 mod policies;
 mod segments;
 mod settings;
@@ -63,7 +62,6 @@ use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
 use uuid::Uuid;
 
-use crate::content::fingerprint::weak;
 use crate::hooks;
 use crate::io::verify::keep_verifying;
 use crate::metadata::page_map::PAGE_BYTES;
@@ -202,7 +200,7 @@ impl Story {
         };
         let mut world = World::default();
         world.is_hash_weak = rng.random_range(0..4) == 0 || has_weak_hash_only();
-        weak::set(world.is_hash_weak.then_some(WEAK_VALUES));
+        hooks::limit_fingerprints(world.is_hash_weak.then_some(WEAK_VALUES));
         // In most stories appends are written in another order than that of their records.
         hooks::pause_appends(if rng.random_range(0..4) > 0 {
             rng.random()
@@ -402,7 +400,7 @@ impl Story {
             }
             match slot.take() {
                 Some(Ok(engine)) if !self.has_struck() => {
-                    let figures = engine.shared.recovered;
+                    let figures = hooks::last_opening();
                     let mut world = self.world.borrow_mut();
                     world.tally.replayed += figures.records;
                     world.tally.unproven += figures.unproven;
@@ -654,7 +652,7 @@ impl Story {
     }
 }
 
-fn buffers() -> BufferPool {
+pub(crate) fn buffers() -> BufferPool {
     BufferPool::new(8 << 20).expect("memory")
 }
 
@@ -663,6 +661,12 @@ fn variable(name: &str) -> Option<u64> {
         text.parse()
             .unwrap_or_else(|_| panic!("{name} must be a number"))
     })
+}
+
+/// What happened in a story; `None` if it went wrong.
+pub(crate) fn told(seed: u64, pool: &BufferPool) -> Option<Tally> {
+    let story = std::panic::AssertUnwindSafe(|| Story::new(seed, pool.clone()).tell());
+    std::panic::catch_unwind(story).ok()
 }
 
 /// Runs seeds on as many threads as there are cores; names the first seed that fails.
@@ -677,9 +681,7 @@ fn run_seeds(first: u64, count: u64, step: u64) -> Tally {
                 return tally;
             }
             let seed = first + at * step;
-            let story = std::panic::AssertUnwindSafe(|| Story::new(seed, pool.clone()).tell());
-            let told = std::panic::catch_unwind(story);
-            let Ok(told) = told else {
+            let Some(told) = told(seed, &pool) else {
                 next.store(u64::MAX / 2, Ordering::Relaxed);
                 panic!("seed {seed} failed; ONEFOLD_SEED={seed} replays it");
             };

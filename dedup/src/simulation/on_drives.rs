@@ -38,7 +38,7 @@ const POOL: Uuid = Uuid::from_u128(1);
 
 /// Whether the drives hold the metadata in this story: of those with copies in every second one, where a flush of an area is
 /// none of the drive's data.
-pub(super) fn is_on_drives(seed: u64) -> bool {
+pub(crate) fn is_on_drives(seed: u64) -> bool {
     matches!(seed % 16, 6 | 10)
 }
 

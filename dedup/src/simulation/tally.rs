@@ -2,7 +2,7 @@
 
 /// What happened, for the report at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     pub(super) lives: u64,
     pub(super) crashes: u64,
     pub(super) power_losses: u64,

@@ -205,11 +205,7 @@ impl RangeLock {
             granted: false,
             waker: None,
         };
-        #[cfg(test)]
-        let broken = crate::ablation::is(crate::ablation::Broken::NoRangeLock);
-        #[cfg(not(test))]
-        let broken = false;
-        entry.granted = broken || !inner.is_new_blocked(&entry);
+        entry.granted = !inner.is_new_blocked(&entry);
         let granted = entry.granted;
         let index = inner.insert(entry);
         Acquire {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use reactor::Guard;
 
+use crate::hooks::{Current, Hooks};
 use crate::sync::clock::{Asked, Clock, Hold};
 
 /// What [`lock`](crate::sync::wait::lock) locks.
@@ -105,7 +106,6 @@ impl<G: DerefMut> DerefMut for HeldBy<'_, G> {
 /// A change that is made without a lock, and that others wait for. A panic before it is dropped ends the process.
 #[must_use = "the change is over at once"]
 pub(crate) struct Unwinding {
-    #[cfg(not(test))]
     ends: bool,
 }
 
@@ -113,13 +113,11 @@ impl Unwinding {
     /// From here on a panic leaves a change half made. One that is under way already does not.
     pub(crate) fn ends() -> Self {
         Self {
-            #[cfg(not(test))]
-            ends: !std::thread::panicking(),
+            ends: !Current::FORGIVES_PANICS && !std::thread::panicking(),
         }
     }
 }
 
-#[cfg(not(test))]
 impl Drop for Unwinding {
     fn drop(&mut self) {
         if self.ends && std::thread::panicking() {
@@ -133,8 +131,7 @@ pub(super) fn take<G>(
     try_lock: impl Fn() -> TryLockResult<G>,
     lock: impl FnOnce() -> LockResult<G>,
 ) -> Guard<G> {
-    #[cfg(test)]
-    if let Some(guard) = crate::hooks::lock_in_story(&try_lock) {
+    if let Some(guard) = Current::lock_in_story(&try_lock) {
         return hold(guard);
     }
     for _ in 0..LOCK_TRIES {
@@ -147,25 +144,18 @@ pub(super) fn take<G>(
     hold(lock().unwrap_or_else(poisoned_guard))
 }
 
-#[cfg(not(test))]
 fn hold<G>(guard: G) -> Guard<G> {
-    Guard::new(guard)
+    match Current::FORGIVES_PANICS {
+        true => Guard::forgiving(guard),
+        false => Guard::new(guard),
+    }
 }
 
-#[cfg(not(test))]
-fn poisoned_guard<G>(_: PoisonError<G>) -> G {
-    reactor::end_half_changed()
-}
-
-/// The simulation breaks engines on purpose, and catches the panics of many.
-#[cfg(test)]
-fn hold<G>(guard: G) -> Guard<G> {
-    Guard::forgiving(guard)
-}
-
-#[cfg(test)]
 fn poisoned_guard<G>(poisoned: PoisonError<G>) -> G {
-    poisoned.into_inner()
+    match Current::FORGIVES_PANICS {
+        true => poisoned.into_inner(),
+        false => reactor::end_half_changed(),
+    }
 }
 
 /// Something that happens once, and that many may wait for.

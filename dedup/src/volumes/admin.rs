@@ -9,8 +9,6 @@ use std::sync::Arc;
 use meta::{Compression, Record, VerifyPolicy, VolumeInfo, VolumePolicy, VolumeState};
 use uuid::Uuid;
 
-#[cfg(test)]
-use crate::ablation::{self, Broken};
 use crate::io::trim::list_with;
 use crate::log::append::commit;
 use crate::log::flush::flush;
@@ -249,19 +247,12 @@ pub(crate) async fn set_policy(
     }
     // A write follows one policy from its look at the content to its record, and one that is compared later keeps its
     // range until then.
-    let whole = core.range_lock.exclusive(0, u64::MAX);
-    #[cfg(test)]
-    let guard = match ablation::is(Broken::ChangePolicyAtOnce) {
-        true => None,
-        false => Some(whole.await),
-    };
-    #[cfg(not(test))]
-    let guard = Some(whole.await);
+    let guard = core.range_lock.exclusive(0, u64::MAX).await;
     let record = Record::VolumePolicy {
         id: info.id,
         policy,
     };
-    commit(shared, record, guard, None).await?;
+    commit(shared, record, Some(guard), None).await?;
     flush(shared).await?;
     info.set_policy(policy);
     notify(shared, VolumeChangeKind::PolicyChanged, info.clone());

@@ -115,14 +115,6 @@ async fn fork_all(
     };
     let forks = forks?;
     let ids: Vec<u32> = forks.iter().map(|fork| fork.clone.id).collect();
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::SnapshotOneByOne) {
-        for fork in forks {
-            commit(shared, Record::Fork(vec![fork]), None, None).await?;
-        }
-        drop((guards, trim_locks));
-        return Ok(Vec::new());
-    }
     commit(shared, Record::Fork(forks), None, None).await?;
     drop((guards, trim_locks));
     let state = lock(&shared.state);

@@ -8,7 +8,6 @@ use meta::{MemoryStore, Pba, SegmentCopy, SegmentRow, StoreFault};
 use reactor::BufferPool;
 
 use super::{Moved, copy};
-use crate::ablation::{Broken, set};
 use crate::background::rearranging::rearrange_if_wanted;
 use crate::background::tests::{block_on, data, open, poll};
 use crate::drive_io::segments::SEGMENT_BLOCKS;
@@ -33,7 +32,7 @@ fn write(volume: &Volume, at: u64, contents: &[u8], pool: &BufferPool) {
 }
 
 /// Whether a copy counts of which a write failed that was acknowledged.
-fn counts_though_missed() -> bool {
+pub(crate) fn counts_though_missed() -> bool {
     let (engine, volume, pool, _) = pool();
     let drives = &engine.shared.drives;
     // Behind the end of the drive: all that is written there fails.
@@ -45,14 +44,10 @@ fn counts_though_missed() -> bool {
 #[test]
 fn a_write_that_misses_the_copy_that_is_being_made_succeeds_and_the_copy_never_counts() {
     assert!(!counts_though_missed());
-    set(Some(Broken::MissIncoming));
-    let counts = counts_though_missed();
-    set(None);
-    assert!(counts, "the broken rule is noticed");
 }
 
 /// Whether a move ends while somebody uses the places that the segment had.
-fn ends_beside_a_reader() -> bool {
+pub(crate) fn ends_beside_a_reader() -> bool {
     let (engine, volume, pool, _) = pool();
     write(&volume, 0, &[1, 2, 3], &pool);
     let shared = engine.shared.clone();
@@ -87,10 +82,6 @@ fn ends_beside_a_reader() -> bool {
 #[test]
 fn a_place_is_given_up_only_when_all_have_left_who_may_use_it() {
     assert!(!ends_beside_a_reader());
-    set(Some(Broken::ReusePlaceAtOnce));
-    let ends = ends_beside_a_reader();
-    set(None);
-    assert!(ends, "the broken rule is noticed");
 }
 
 #[test]

@@ -13,9 +13,7 @@ use futures_util::future::{join, join_all};
 use meta::{HookedMedia, JournalConfig, JournalMedia, MemoryMedia, MemoryStore, VerifyPolicy};
 use reactor::{Buffer, BufferPool};
 
-use crate::ablation::Broken;
 use crate::background::healing::examine;
-use crate::content::fingerprint::weak;
 use crate::hooks;
 use crate::io::verify::keep_verifying;
 use crate::sync::wait::yield_once;
@@ -46,7 +44,7 @@ struct Pool {
 impl Pool {
     /// With two fingerprints for all contents.
     fn weak() -> Self {
-        weak::set(Some(2));
+        hooks::limit_fingerprints(Some(2));
         Self::new(200)
     }
 
@@ -198,7 +196,7 @@ fn with_compare_contents_of_one_fingerprint_stay_apart_whatever_way_they_come() 
     let volume = engine.volume("v").unwrap();
     assert_eq!(block_on(pool.read(&volume, 0, 12)), MANY);
     assert_eq!(block_on(pool.read(&volume, 12, 12)), wanted);
-    weak::set(None);
+    hooks::limit_fingerprints(None);
 }
 
 #[test]
@@ -209,7 +207,7 @@ fn with_trust_a_collision_would_be_believed_so_the_hash_of_these_tests_does_coll
     block_on(pool.write(&volume, 0, &MANY));
     assert_ne!(block_on(pool.read(&volume, 0, 12)), MANY);
     assert_eq!(used_blocks(&engine), 2);
-    weak::set(None);
+    hooks::limit_fingerprints(None);
 }
 
 #[test]
@@ -239,7 +237,7 @@ fn in_the_background_a_collision_is_put_right_before_anybody_reads_it() {
     let engine = pool.open();
     let volume = engine.volume("v").unwrap();
     assert_eq!(block_on(pool.read(&volume, 20, 12)), MANY);
-    weak::set(None);
+    hooks::limit_fingerprints(None);
 }
 
 /// A correction is a record whose block may not have reached the drive: then an opening keeps what was there, the twin.
@@ -300,12 +298,12 @@ fn a_snapshot_has_what_collided_once_it_was_told_and_before_that_what_its_volume
         }
     }
     assert!(there > 60 && twins > 0, "{there} snapshots, {twins} twins");
-    weak::set(None);
+    hooks::limit_fingerprints(None);
 }
 
 #[test]
 fn a_write_is_acknowledged_before_its_background_compare_and_its_flush_is_not() {
-    weak::set(None);
+    hooks::limit_fingerprints(None);
     let pool = Pool::new(200);
     let engine = pool.open();
     let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
@@ -373,13 +371,13 @@ fn a_write_that_is_dropped_on_its_way_into_the_journal_is_compared_as_any_other(
     let engine = pool.open();
     let volume = engine.volume("v").unwrap();
     assert_eq!(block_on(pool.read(&volume, 20, 3)), [33, 34, 35]);
-    weak::set(None);
+    hooks::limit_fingerprints(None);
 }
 
 /// The journal ends before a record that is not written, whatever is written behind it.
 #[test]
 fn what_a_dropped_write_wrote_is_acknowledged_to_nobody_before_the_journal_has_it() {
-    weak::set(None);
+    hooks::limit_fingerprints(None);
     let pool = Pool::new(200);
     let engine = pool.open();
     let volume = pool.create(&engine, "v", VerifyPolicy::Trust, "");
@@ -417,7 +415,7 @@ fn what_a_dropped_write_wrote_is_acknowledged_to_nobody_before_the_journal_has_i
 
 #[test]
 fn a_write_with_fua_is_acknowledged_after_its_background_compare_and_not_before() {
-    weak::set(None);
+    hooks::limit_fingerprints(None);
     let pool = Pool::new(200);
     let engine = pool.open();
     let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
@@ -458,7 +456,7 @@ fn a_write_with_fua_is_acknowledged_after_its_background_compare_and_not_before(
 
 #[test]
 fn a_policy_changes_after_the_comparisons_of_the_old_one_and_flushes_remember_that_one_failed() {
-    weak::set(None);
+    hooks::limit_fingerprints(None);
     let pool = Pool::new(200);
     let engine = pool.open();
     let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
@@ -481,33 +479,28 @@ fn a_policy_changes_after_the_comparisons_of_the_old_one_and_flushes_remember_th
     assert!(block_on(volume.flush()).is_err(), "it was not compared");
 }
 
-#[test]
-fn a_change_of_policy_that_does_not_wait_would_be_noticed() {
-    let verify_while_a_comparison_is_to_come = || {
-        weak::set(None);
-        let pool = Pool::new(200);
-        let engine = pool.open();
-        let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
-        block_on(pool.write(&volume, 0, &[1, 2, 3]));
-        let _duty = engine.shared.verify.go_on_duty().unwrap();
-        block_on(pool.write(&volume, 30, &[1]));
-        let strict = crate::PolicyChange {
-            verify: Some(VerifyPolicy::Compare),
-            ..crate::PolicyChange::default()
-        };
-        let mut change = pin!(engine.set_volume_policy("v", &strict));
-        stays_pending(&mut change);
-        volume.info().verify
+/// The policy of a volume when it was asked to change, and a comparison of the old one is to come.
+pub(crate) fn policy_while_a_comparison_is_to_come() -> VerifyPolicy {
+    hooks::limit_fingerprints(None);
+    let pool = Pool::new(200);
+    let engine = pool.open();
+    let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
+    block_on(pool.write(&volume, 0, &[1, 2, 3]));
+    let _duty = engine.shared.verify.go_on_duty().unwrap();
+    block_on(pool.write(&volume, 30, &[1]));
+    let strict = crate::PolicyChange {
+        verify: Some(VerifyPolicy::Compare),
+        ..crate::PolicyChange::default()
     };
-    assert_eq!(
-        verify_while_a_comparison_is_to_come(),
-        VerifyPolicy::Background
-    );
-    // No story of the simulation is so unlucky.
-    crate::ablation::set(Some(Broken::ChangePolicyAtOnce));
-    let verify = verify_while_a_comparison_is_to_come();
-    crate::ablation::set(None);
-    assert_eq!(verify, VerifyPolicy::Compare);
+    let mut change = pin!(engine.set_volume_policy("v", &strict));
+    stays_pending(&mut change);
+    volume.info().verify
+}
+
+#[test]
+fn a_change_of_policy_waits_for_the_comparisons_of_the_old_one() {
+    let verify = policy_while_a_comparison_is_to_come();
+    assert_eq!(verify, VerifyPolicy::Background);
 }
 
 #[test]
@@ -550,7 +543,7 @@ fn no_flush_vouches_when_a_write_failed_that_a_restart_may_find_with_the_content
     block_on(pool.write(&volume, 3, &[99]));
     block_on(volume.flush()).unwrap();
     assert_eq!(block_on(pool.read(&volume, 3, 1)), [99]);
-    weak::set(None);
+    hooks::limit_fingerprints(None);
 }
 
 #[test]
@@ -563,12 +556,12 @@ fn when_nobody_compares_in_the_background_or_its_memory_is_full_a_write_compares
     assert_eq!(block_on(pool.read(&volume, 0, 12)), MANY);
     assert_eq!(block_on(pool.read(&volume, 20, 3)), [90, 91, 92]);
     assert_eq!(engine.status().verify.waiting_bytes, 0);
-    weak::set(None);
+    hooks::limit_fingerprints(None);
 }
 
 #[test]
 fn a_twin_that_cannot_be_read_or_is_damaged_costs_a_block_and_no_data() {
-    weak::set(None);
+    hooks::limit_fingerprints(None);
     let pool = Pool::new(200);
     let engine = pool.open();
     let volume = pool.create(&engine, "v", VerifyPolicy::Compare, "");
@@ -591,7 +584,7 @@ fn a_twin_that_cannot_be_read_or_is_damaged_costs_a_block_and_no_data() {
 
 #[test]
 fn domains_share_nothing_and_every_one_is_proven_by_its_own_key() {
-    weak::set(None);
+    hooks::limit_fingerprints(None);
     let pool = Pool::new(200);
     let engine = pool.open();
     let volumes = [
@@ -620,7 +613,8 @@ fn domains_share_nothing_and_every_one_is_proven_by_its_own_key() {
     *pool.drive.borrow_mut() = Arc::new(drive);
     let engine = pool.open();
     assert_eq!(
-        engine.shared.recovered.unproven, 0,
+        hooks::last_opening().unproven,
+        0,
         "a sub-block was taken back"
     );
     for (at, name) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {

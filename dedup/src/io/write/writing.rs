@@ -94,10 +94,6 @@ impl Batch {
                 .iter()
                 .all(|place| place.drive != drive)
         };
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::MissIncoming) {
-            return self.new.iter().all(is_elsewhere);
-        }
         self.new.iter().all(is_elsewhere) && drives.spoil_incoming()
     }
 

@@ -104,17 +104,6 @@ impl Page {
         self.is_complete = true;
     }
 
-    /// Breaks the page on purpose: its own entries hide all else.
-    #[cfg(test)]
-    pub(super) fn hide_rest(&mut self) {
-        for entry in 0..PAGE as usize {
-            if !self.is_own(entry) {
-                self.pbas[entry] = NONE;
-            }
-        }
-        self.is_complete = true;
-    }
-
     /// What is mapped, for a host or in the map itself.
     pub(super) fn entries(&self, view: View) -> impl Iterator<Item = (usize, Mapping)> {
         let shows = move |entry: &usize| view == View::Visible || self.is_own(*entry);

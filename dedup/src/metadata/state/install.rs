@@ -8,6 +8,7 @@ use meta::{MapEntry, MapId, MapInfo, Mapping, Pba, Record, RecordRef};
 
 use super::State;
 use crate::SUB_BLOCK_BYTES;
+use crate::hooks::{Current, Hooks};
 use crate::metadata::volume::change_row;
 
 impl State {
@@ -32,15 +33,6 @@ impl State {
             } => {
                 self.install_map(*map, *start, entries);
                 self.lifted_to(*map);
-                #[cfg(test)]
-                if crate::ablation::is(crate::ablation::Broken::CopyUncounted) {
-                    let new = entries.iter().filter_map(MapEntry::new_block);
-                    let last = self.last_change();
-                    let freed: Vec<_> = new
-                        .filter_map(|new| self.drop_reference(new.pba, last))
-                        .collect();
-                    self.quarantine(&freed);
-                }
             }
             Record::Unmap { map, entries } => {
                 for (at, _) in entries {
@@ -203,8 +195,6 @@ impl State {
     /// `to`: nothing, or a hole.
     fn unmap(&mut self, map: MapId, at: u64, to: Option<Mapping>) {
         let record = self.last_change();
-        #[cfg(test)]
-        let to = to.filter(|_| !crate::ablation::is(crate::ablation::Broken::UnmappedInherits));
         let replaced = match self.ancestry.map_mut(&self.volumes, map) {
             Some(mut from) => from.replace(at, to, record, &self.resident),
             None => return, // a volume that is gone maps nothing
@@ -223,12 +213,11 @@ impl State {
     fn miss_page(&self, map: MapId, at: u64) {
         let name = self.volume_of(map).map(|entry| entry.info.name.clone());
         let name = name.map_or_else(|| format!("map {map}"), |name| format!("volume `{name}`"));
-        #[cfg(test)]
-        panic!("sub-block {at} of {name} was changed and is not in memory");
-        #[cfg(not(test))]
-        self.make_read_only(format!(
+        let what = format!(
             "sub-block {at} of {name} was changed and is not in memory: restart the daemon, \
              nothing is lost"
-        ));
+        );
+        Current::must_not_happen(&what);
+        self.make_read_only(what);
     }
 }
