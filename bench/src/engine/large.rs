@@ -100,8 +100,8 @@ impl Bench<'_> {
         let load = pool.load_on_known(Act::Write(mix), Places::Random, SMALL, 32)?;
         let row = self.median(name, load).await?.commands(name);
         self.put(row);
-        self.copying(&pool, "large-copy").await?;
         let pool = self.checking(pool, blocks).await?;
+        self.copying(&pool, "large-copy").await?;
         self.freeing(&pool, blocks).await?;
         pool.close().await?;
         Ok(())
