@@ -600,7 +600,7 @@ mod tests {
     fn every_workload_of_the_table_gives_a_figure() {
         let plan = Plan {
             // Long enough for one command of a file on a busy machine.
-            run_time: Duration::from_millis(50),
+            run_time: Duration::from_millis(150),
             runs: 1,
             time_max: Duration::ZERO,
             memory_drive_bytes: 512 * MIB,
