@@ -293,29 +293,27 @@ impl<K: Number, V: Change> Changes<K, V> {
     }
 
     fn of_piece(&self, piece: &Piece<K>) -> impl Iterator<Item = (K, V)> + use<'_, K, V> {
+        // Who made the piece has put its changes there: a list that is too short is no reason to leave any out.
         let (kind, changes) = (piece.kind, piece.changes());
-        piece
-            .numbers()
-            .zip(changes)
-            .filter_map(move |(number, at)| {
-                let change = match kind {
-                    Kind::Held => *self.held.get(at)?,
-                    _ => V::of_entry(self.entries.get(at)?, kind),
-                };
-                Some((number, change))
-            })
+        piece.numbers().zip(changes).map(move |(number, at)| {
+            let change = match kind {
+                Kind::Held => self.held[at],
+                _ => V::of_entry(&self.entries[at], kind),
+            };
+            (number, change)
+        })
     }
 
-    /// Appends what [`Self::of_piece`] gives: in half the time, because each is made where it stays.
+    /// Appends what [`Self::of_piece`] gives, each made where it stays.
     fn append_piece(&self, piece: &Piece<K>, out: &mut Vec<(K, V)>) {
         let changes = piece.changes();
         match piece.kind {
             Kind::Held => {
-                let held = self.held.get(changes).unwrap_or_default();
-                out.extend(piece.numbers().zip(held.iter().copied()));
+                let held = self.held[changes].iter().copied();
+                out.extend(piece.numbers().zip(held));
             }
             kind => {
-                let entries = self.entries.get(changes).unwrap_or_default().iter();
+                let entries = self.entries[changes].iter();
                 let changes = entries.map(|entry| V::of_entry(entry, kind));
                 out.extend(piece.numbers().zip(changes));
             }
@@ -327,6 +325,9 @@ impl<K: Number> Changes<K, BlockChange> {
     /// Index entries are to lead to these blocks, which are in order and among those that get a content.
     pub(crate) fn want_index_entries(&mut self, blocks: impl Iterator<Item = K>) {
         let mut wanted = blocks.peekable();
+        if wanted.peek().is_none() {
+            return;
+        }
         let mut pieces = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
             if wanted.peek().is_none_or(|block| *block > piece.last()) {

@@ -657,6 +657,9 @@ mod tests {
             let row = report.results.iter().find(|row| row.name == name);
             row.expect(name).value
         };
+        // Tables for all blocks need one look at the mappings, smaller ones need more.
+        assert_eq!(value("large-check-passes"), 1.0);
+        assert!(value("large-check-eighth-passes") > 1.0);
         // What compresses and what comes again takes less space; two contents share a block at the least.
         assert!((0.99..1.01).contains(&value("grid-c0-d0-space")));
         assert!((0.49..0.55).contains(&value("grid-c55-d0-space")));

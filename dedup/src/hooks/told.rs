@@ -37,8 +37,7 @@ impl Hooks for Told {
         if !is_told() {
             return None;
         }
-        // Lets others go on, and nothing else: `yield_now` would wake what this one waits for.
-        thread::sleep(Duration::ZERO);
+        let_others_go_on();
         loop {
             match try_lock() {
                 Ok(guard) => return Some(guard),
@@ -57,7 +56,7 @@ impl Hooks for Told {
 
     async fn pause_before_write() {
         if is_told() {
-            thread::sleep(Duration::ZERO);
+            let_others_go_on();
         }
         std::future::poll_fn(|cx| match ARE_HELD.get() {
             true => {
@@ -126,6 +125,12 @@ impl Hooks for Told {
 /// From now on shuttle chooses who goes on, on this thread, or does not any more.
 pub(crate) fn tell_stories(is_telling: bool) {
     IS_TELLING.set(is_telling);
+}
+
+/// Others may go on here, and nothing else happens: `yield_now` would wake what this one waits for. Shuttle's `sleep` is no
+/// sleep, but a place where it chooses who goes on.
+fn let_others_go_on() {
+    thread::sleep(Duration::ZERO);
 }
 
 /// Whether this is part of a story, and not what is left when it was told.

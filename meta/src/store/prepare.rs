@@ -78,12 +78,7 @@ impl<'a> Preparation<'a> {
     fn blocks(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
         let (mut row, mut change) = (Page::new(), Page::new());
         let mut changes = Gathered::default();
-        let mut all = self.batch.blocks.pages();
-        loop {
-            let pages: Vec<_> = all.by_ref().take(LOOKUP_PAGES).collect();
-            if pages.is_empty() {
-                return Ok(());
-            }
+        for pages in together(self.batch.blocks.pages()) {
             let keys: Vec<_> = pages
                 .iter()
                 .map(|page| rows::block_key(page.first))
@@ -97,6 +92,7 @@ impl<'a> Preparation<'a> {
                 self.block_page(key, changes, &row, &mut change, out)?;
             }
         }
+        Ok(())
     }
 
     /// Blocks of one page, whose row is `row`. `operand` is empty.
@@ -200,12 +196,7 @@ impl<'a> Preparation<'a> {
     fn mappings(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
         let mut change = Page::new();
         let mut changes = Gathered::default();
-        let mut all = self.batch.map.pages();
-        loop {
-            let pages: Vec<_> = all.by_ref().take(LOOKUP_PAGES).collect();
-            if pages.is_empty() {
-                return Ok(());
-            }
+        for pages in together(self.batch.map.pages()) {
             // A page that was all mapped and is all given back needs no look as well.
             let is_unclear = |page: &&ChangesOfPage<'_, (MapId, u64), MapChange>| {
                 (page.len() as u64) < page::ENTRIES && page.iter().all(|(_, c)| c.new.is_none())
@@ -223,6 +214,7 @@ impl<'a> Preparation<'a> {
                 self.map_page(&key, changes, stored, &mut change, out)?;
             }
         }
+        Ok(())
     }
 
     /// Mappings of one page, and what is stored of it if that matters. `operand` is empty.
@@ -294,6 +286,14 @@ pub(super) fn look_up<'a, K: AsRef<[u8]>>(
         .into_iter()
         .map(|value| value.map_err(read))
         .collect()
+}
+
+/// Pages, as many at a time as are looked up together.
+fn together<T>(mut pages: impl Iterator<Item = T>) -> impl Iterator<Item = Vec<T>> {
+    std::iter::from_fn(move || {
+        let some: Vec<_> = pages.by_ref().take(LOOKUP_PAGES).collect();
+        (!some.is_empty()).then_some(some)
+    })
 }
 
 /// Changes of some pages, one after the other. Entries of records lie in the order of time: they are fetched for
